@@ -1,0 +1,1 @@
+//! Ids, counts, byte sizes, durations, retry policy: newtypes, nothing else.

@@ -1,0 +1,1 @@
+//! The server: executes what the protocol decides.

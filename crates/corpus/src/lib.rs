@@ -1,0 +1,1 @@
+//! Text to windows on disk, and memory-mapped reading of them.

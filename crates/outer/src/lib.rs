@@ -1,0 +1,1 @@
+//! Pure outer loop: tensor layout, pseudo-gradient codecs, streaming merge, outer optimiser.

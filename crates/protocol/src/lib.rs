@@ -1,0 +1,1 @@
+//! Pure protocol: block space, lease ledger, membership, rounds, replica machine, invariants.

@@ -1,0 +1,1 @@
+//! The site side of training: leases, heartbeats, checkpoint order, contributions.

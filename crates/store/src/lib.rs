@@ -1,0 +1,1 @@
+//! SQLite journal, snapshots, and blobs by hash.

@@ -1,0 +1,1 @@
+//! The embedded trainer: a Qwen3 decoder with explicit backward, AdamW and its schedule.

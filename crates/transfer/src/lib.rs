@@ -1,0 +1,1 @@
+//! Chunked, hashed, resumable, parallel HTTP upload and download.
