@@ -1,1 +1,32 @@
-//! SQLite journal, snapshots, and blobs by hash.
+//! What a coordinator must not forget: journal, snapshots, blobs.
+//!
+//! ```text
+//! DATA/lock                        one writing process at a time          DataDir
+//!      journal.sqlite (+ -wal …)   records chained by hash, snapshots     Journal
+//!      journal.head                the last acknowledged record           Journal
+//!      blobs/<manifest hash>/      data, manifest.json                    BlobStore, Blob
+//!      uploads/<id>/               data, manifest.json, until complete    Upload
+//!      tmp/                        writes in progress; emptied on open
+//! ```
+//!
+//! Everything acknowledged is on disk before the call returns, and a reader is told which record or
+//! file is damaged. Never here: the meaning of a payload, the network, clocks, a shorter history than
+//! the one acknowledged.
+
+mod blob;
+mod data_dir;
+mod error;
+mod files;
+mod journal;
+mod manifest;
+mod upload;
+
+pub use blob::{Blob, BlobStore, BlobWriter, Bring};
+pub use data_dir::DataDir;
+pub use error::{Damage, StoreError};
+pub use journal::{Journal, Record, Records, Seq, Snapshot, StoredRecord};
+pub use manifest::{
+    CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNKS_MAX, MANIFEST_VERSION, Manifest, ManifestError,
+    ManifestJson, hash_bytes,
+};
+pub use upload::{ChunkOutcome, Upload, UploadId};

@@ -1,0 +1,91 @@
+//! One process at a time writes to a data directory, and everybody finds things in it.
+
+use std::fs::{File, TryLockError};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::StoreError;
+
+/// A locked data directory; the lock goes with the value, or with the process however it dies.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    // Held for the lock only.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes the directory if needed and takes its lock, or says at once who holds it.
+    pub fn lock(path: &Path) -> Result<Self, StoreError> {
+        std::fs::create_dir_all(path).map_err(StoreError::io("create", path))?;
+        let lock_path = path.join("lock");
+        let mut options = File::options();
+        let open = options.read(true).write(true).create(true).truncate(false);
+        let mut lock = open
+            .open(&lock_path)
+            .map_err(StoreError::io("open", &lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let path = path.to_owned();
+                return Err(StoreError::AlreadyOpen {
+                    path,
+                    holder: read_holder(&mut lock),
+                });
+            }
+            Err(TryLockError::Error(source)) => {
+                return Err(StoreError::io("lock", &lock_path)(source));
+            }
+        }
+        // For people only; the lock itself is the kernel's.
+        let pid = format!("{}\n", std::process::id());
+        let written = lock
+            .set_len(0)
+            .and_then(|()| lock.write_all(pid.as_bytes()));
+        written.map_err(StoreError::io("write", &lock_path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the journal of a data directory lies, locked or not.
+    #[must_use]
+    pub fn journal_path(data_dir: &Path) -> PathBuf {
+        data_dir.join("journal.sqlite")
+    }
+}
+
+fn read_holder(lock: &mut File) -> String {
+    let mut text = String::new();
+    let read = lock.take(32).read_to_string(&mut text);
+    match (read, text.trim().parse::<u32>()) {
+        (Ok(_), Ok(pid)) => format!(" (process {pid})"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_second_writer_is_refused_until_the_first_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::lock(&dir.path().join("new/run")).unwrap();
+        let error = DataDir::lock(first.path()).unwrap_err();
+        assert!(matches!(error, StoreError::AlreadyOpen { .. }));
+        let process = format!("(process {})", std::process::id());
+        assert!(error.to_string().contains(&process), "{error}");
+        let path = first.path().to_owned();
+        drop(first);
+        DataDir::lock(&path).unwrap();
+    }
+}

@@ -1,0 +1,272 @@
+//! A blob that arrives in chunks, in any order, from many requests, across restarts.
+//!
+//! Which chunks are there is found by hashing the file when an upload is resumed, not from a stored
+//! bitmap: the hashes are known anyway, a bitmap would need an fsync of the data before every one of its
+//! own, and it could only claim what the hash proves. Hashing runs at gigabytes per second, once per
+//! restart. So a chunk costs one positioned write; all are fsynced together on completion, and one that a
+//! power cut took is merely asked for again. Never here: requests, and who may send.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hansa_base::Hash;
+
+use crate::blob::{Blob, BlobStore, names_in, read_manifest};
+use crate::error::StoreError;
+use crate::files;
+use crate::manifest::Manifest;
+
+const ID_LENGTH_MAX: usize = 100;
+
+/// The name of an upload, chosen by who begins it; it becomes a directory name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UploadId(String);
+
+impl std::str::FromStr for UploadId {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if (1..=ID_LENGTH_MAX).contains(&text.len()) && text.chars().all(plain) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(StoreError::BadUploadId(text.chars().take(120).collect()))
+    }
+}
+
+impl From<Hash> for UploadId {
+    fn from(hash: Hash) -> Self {
+        Self(hash.to_string())
+    }
+}
+
+impl std::fmt::Display for UploadId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What became of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChunkOutcome {
+    /// It was missing and is there now.
+    Stored,
+    /// It was there already.
+    Known,
+}
+
+/// An upload that has begun. All methods take `&self`, so that chunks arrive in parallel.
+#[derive(Debug)]
+pub struct Upload {
+    id: UploadId,
+    manifest: Manifest,
+    dir: PathBuf,
+    // None: the blob was in the store before the upload began.
+    file: Option<File>,
+    missing: Mutex<Vec<bool>>,
+    completing: Mutex<()>,
+}
+
+impl Upload {
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> &UploadId {
+        &self.id
+    }
+
+    /// What is to arrive.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The chunks that are not there yet, ascending.
+    #[must_use]
+    pub fn missing(&self) -> Vec<u32> {
+        let missing = lock(&self.missing);
+        (0..self.manifest.chunk_count())
+            .filter(|&index| missing[index as usize])
+            .collect()
+    }
+
+    /// The bytes of the chunks that are there.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        let length = |index| {
+            self.manifest
+                .chunk_range(index)
+                .map_or(0, |(_, length)| length)
+        };
+        self.manifest.total_bytes() - self.missing().into_iter().map(length).sum::<u64>()
+    }
+
+    /// Takes a chunk that has the length and hash that the manifest names; repeating one is harmless.
+    pub fn put_chunk(&self, index: u32, bytes: &[u8]) -> Result<ChunkOutcome, StoreError> {
+        let chunks = self.manifest.chunk_count();
+        let range = self.manifest.chunk_range(index);
+        let (offset, _) = range.ok_or(StoreError::NoChunk { index, chunks })?;
+        if !self.manifest.chunk_matches(index, bytes) {
+            return Err(StoreError::ChunkMismatch(index));
+        }
+        let Some(file) = self
+            .file
+            .as_ref()
+            .filter(|_| lock(&self.missing)[index as usize])
+        else {
+            return Ok(ChunkOutcome::Known);
+        };
+        // Two writers of one chunk write the same bytes, so no lock is held meanwhile.
+        let path = self.dir.join("data");
+        file.write_all_at(bytes, offset)
+            .map_err(StoreError::io("write", &path))?;
+        lock(&self.missing)[index as usize] = false;
+        Ok(ChunkOutcome::Stored)
+    }
+
+    fn open(id: UploadId, manifest: Manifest, dir: PathBuf) -> Result<Self, StoreError> {
+        let path = dir.join("data");
+        let opened = File::options().read(true).write(true).open(&path);
+        let file = opened.map_err(StoreError::io("open", &path))?;
+        file.set_len(manifest.total_bytes())
+            .map_err(StoreError::io("set the size of", &path))?;
+        let upload = Self {
+            id,
+            dir,
+            missing: Mutex::new(vec![true; manifest.chunks().len()]),
+            manifest,
+            file: Some(file),
+            completing: Mutex::default(),
+        };
+        upload.look_again()?;
+        Ok(upload)
+    }
+
+    fn already_there(id: UploadId, manifest: Manifest, dir: PathBuf) -> Self {
+        let missing = Mutex::new(vec![false; manifest.chunks().len()]);
+        Self {
+            id,
+            manifest,
+            dir,
+            file: None,
+            missing,
+            completing: Mutex::default(),
+        }
+    }
+
+    /// Finds out from the file which chunks are there.
+    fn look_again(&self) -> Result<(), StoreError> {
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        let path = self.dir.join("data");
+        let absent = self
+            .manifest
+            .missing_in(file)
+            .map_err(StoreError::io("read", &path))?;
+        let mut missing = lock(&self.missing);
+        missing.fill(false);
+        absent
+            .into_iter()
+            .for_each(|index| missing[index as usize] = true);
+        Ok(())
+    }
+
+    fn check_complete(&self) -> Result<(), StoreError> {
+        let missing = self.missing();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(StoreError::UploadIncomplete {
+            id: self.id.clone(),
+            missing,
+        })
+    }
+}
+
+impl BlobStore {
+    /// Begins an upload, or goes on with the one of this id and manifest, in this process or after a
+    /// restart. If the blob is in the store already, nothing is missing.
+    pub fn begin_upload(
+        &self,
+        id: UploadId,
+        manifest: Manifest,
+    ) -> Result<Arc<Upload>, StoreError> {
+        let _beginning = lock(&self.beginning);
+        let dir = self.uploads_dir().join(&id.0);
+        if let Some(upload) = self.upload(&id) {
+            return if upload.manifest == manifest {
+                Ok(upload)
+            } else {
+                Err(StoreError::UploadConflict(id))
+            };
+        }
+        match read_manifest(&dir.join("manifest.json"))? {
+            Some(begun) if begun != manifest => return Err(StoreError::UploadConflict(id)),
+            Some(_) => {}
+            None if self.contains(manifest.hash()) => {
+                return Ok(Arc::new(Upload::already_there(id, manifest, dir)));
+            }
+            None => self.make_upload_dir(&dir, &manifest)?,
+        }
+        let upload = Arc::new(Upload::open(id.clone(), manifest, dir)?);
+        lock(&self.uploads).insert(id, upload.clone());
+        Ok(upload)
+    }
+
+    /// An upload that was begun in this process and is neither complete nor aborted.
+    #[must_use]
+    pub fn upload(&self, id: &UploadId) -> Option<Arc<Upload>> {
+        lock(&self.uploads).get(id).cloned()
+    }
+
+    /// Makes an upload a blob, durable when this returns: fsync, hash once more, rename. Repeating it is
+    /// harmless. What misses chunks is refused with their indices and can go on.
+    pub fn complete_upload(&self, upload: &Upload) -> Result<Blob, StoreError> {
+        let _completing = lock(&upload.completing);
+        let hash = upload.manifest.hash();
+        upload.check_complete()?;
+        if let Some(file) = upload.file.as_ref().filter(|_| upload.dir.exists()) {
+            let path = upload.dir.join("data");
+            file.sync_all().map_err(StoreError::io("sync", &path))?;
+            upload.look_again()?;
+            upload.check_complete()?;
+            self.adopt(&upload.dir, hash)?;
+        }
+        lock(&self.uploads).remove(&upload.id);
+        self.open_blob(hash)
+    }
+
+    /// Gives an upload up and removes what arrived of it; `false` if there was nothing.
+    pub fn abort_upload(&self, id: &UploadId) -> Result<bool, StoreError> {
+        let _beginning = lock(&self.beginning);
+        lock(&self.uploads).remove(id);
+        self.discard(&self.uploads_dir().join(&id.0))
+    }
+
+    /// The uploads that lie on disk, begun in this process or before; in order of their names.
+    pub fn list_uploads(&self) -> Result<Vec<UploadId>, StoreError> {
+        let mut ids: Vec<UploadId> = names_in(&self.uploads_dir())?;
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Built aside and renamed, so that a directory of an upload always has its manifest.
+    fn make_upload_dir(
+        &self,
+        dir: &std::path::Path,
+        manifest: &Manifest,
+    ) -> Result<(), StoreError> {
+        let tmp = self.tmp_dir()?;
+        files::create_reserved(&tmp.path.join("data"), manifest.total_bytes())?;
+        files::write_synced(&tmp.path.join("manifest.json"), &manifest.to_json())?;
+        files::sync_dir(&tmp.path)?;
+        files::rename_synced(&tmp.path, dir)
+    }
+}
+
+// A panic elsewhere leaves flags that are true or pessimistic, so poison says nothing here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
