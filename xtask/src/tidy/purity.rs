@@ -173,6 +173,10 @@ mod tests {
             "fn f() { assert!(g(std::time::Instant::now())); }",
             &["take the time as an"],
         );
+        check_code(
+            "fn f() { m!(at: std::time::Instant) }",
+            &["take the time as an"],
+        );
         check_code("use std::time::Duration;\nfn f(d: Duration) {}", &[]);
     }
 

@@ -162,19 +162,18 @@ impl Reader {
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut line = 0;
-        let mut after_colons = false;
+        let mut colons = 0;
         for token in tokens {
             match token {
-                TokenTree::Punct(mark) if mark.as_char() == ':' => {
-                    after_colons = mark.spacing() == Spacing::Alone;
-                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' => colons += 1,
                 TokenTree::Ident(ident) => {
-                    if !after_colons {
+                    // One colon, as in `field: std::fs`, starts another path.
+                    if colons != 2 {
                         self.path_among_tokens(&mut path, line);
                     }
                     line = line_of(ident.span());
                     path.push(ident.to_string());
-                    after_colons = false;
+                    colons = 0;
                 }
                 other => {
                     if let (TokenTree::Punct(mark), Some(name)) = (&other, path.last())
@@ -189,6 +188,7 @@ impl Reader {
                         self.source.macros.push(call);
                     }
                     self.path_among_tokens(&mut path, line);
+                    colons = 0;
                     if let TokenTree::Group(group) = other {
                         self.tokens(group.stream());
                     }
