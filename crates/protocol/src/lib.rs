@@ -1,1 +1,47 @@
-//! Pure protocol: block space, lease ledger, membership, rounds, replica machine, invariants.
+//! The protocol of a run: who trains on what, who is in, what the weights contain.
+//!
+//! ```text
+//!   command ──► Machine ──► events ──► (the shell journals them) ──► reply
+//!                  ▲           │
+//!                  └── State ◄─┘ apply: the only way that state changes, live and in replay
+//! ```
+//!
+//! The coordinator's half is [`Machine`] over [`State`]; the replica's half is in [`replica`].
+//! Both are pure: time, tokens and nonces are arguments. Never here: I/O, clocks, randomness,
+//! serialisation (`wire` mirrors what travels or is journaled).
+
+mod apply;
+mod command;
+mod contribution;
+mod digest;
+mod event;
+mod generation;
+mod invariant;
+mod lease;
+mod ledger;
+mod machine;
+mod permutation;
+pub mod replica;
+mod round;
+mod space;
+mod spec;
+mod state;
+
+pub use apply::ApplyError;
+pub use command::{
+    Activity, Announce, Caller, Command, Evaluated, Grant, Heartbeat, LeaseAnswer, LeaseRequest,
+    Merged, PhaseTimes, Progress, Refusal, Register, Registered, Reply, Standing, Verdict, Wait,
+};
+pub use contribution::{Contribution, ContributionParts, Stage};
+pub use digest::{DigestFields, Mismatch, ShardIdentity};
+pub use event::{CloseReason, EndReason, Event, FreedCause, LeftReason, RefusedBecause};
+pub use generation::GenerationInfo;
+pub use invariant::{Violation, check as check_invariants};
+pub use lease::{Lease, LeaseView, Plan};
+pub use ledger::{Counts, Ledger, Ownership};
+pub use machine::{Effect, Machine, Outcome, ReplicaVitals};
+pub use permutation::Permutation;
+pub use round::{CloseRecord, ClosedContribution, OuterStep, Round, RoundPhase};
+pub use space::{BlockSpace, Span, WindowRun};
+pub use spec::{End, OuterSpec, PhaseSpec, RunSpec, Solo, SpecError, Timing};
+pub use state::{Evaluation, Evaluations, Presence, Replica, RoundSummary, State, Tally};

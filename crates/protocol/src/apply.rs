@@ -1,0 +1,537 @@
+//! Events into state: the only way that state changes, live and in replay.
+//!
+//! `apply` believes nothing: an event that does not fit the state is an error, so that a corrupt or
+//! forged journal is found by replaying it. After an error the state is of no further use.
+
+use crate::ledger::WrongState;
+use crate::state::{Evaluation, Presence, Replica, RoundSummary, State, Tally};
+use crate::{
+    CloseRecord, Contribution, ContributionParts, Event, FreedCause, Lease, Ledger, Ownership,
+    Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
+};
+use hansa_base::{
+    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaKey, Steps, Windows,
+};
+
+/// An event that does not fit the state.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// The ledger has something else.
+    #[error(transparent)]
+    Ledger(#[from] Box<WrongState>),
+    /// The event names something that is not there.
+    #[error("the event names {0}, which is not there")]
+    Missing(String),
+    /// The event comes out of order.
+    #[error("the event comes out of order: {0}")]
+    Order(String),
+}
+
+type Applied = Result<(), ApplyError>;
+
+fn missing(what: impl std::fmt::Display) -> ApplyError {
+    ApplyError::Missing(what.to_string())
+}
+
+fn in_order(holds: bool, what: &str) -> Applied {
+    if holds {
+        Ok(())
+    } else {
+        Err(ApplyError::Order(what.to_owned()))
+    }
+}
+
+impl State {
+    /// Applies one event.
+    ///
+    /// # Errors
+    /// If the event does not fit; the state must then be discarded.
+    pub fn apply(&mut self, spec: &RunSpec, event: &Event) -> Applied {
+        match event {
+            Event::Registered { .. } => self.registered(event),
+            Event::Left {
+                key,
+                incarnation,
+                reason,
+            } => {
+                let replica = self.incarnation_mut(*key, *incarnation)?;
+                in_order(replica.lease.is_none(), "a lease outlives its holder")?;
+                replica.presence = Presence::Left(*reason);
+                replica.plan = None;
+                Ok(())
+            }
+            Event::Granted {
+                lease,
+                key,
+                incarnation,
+                spans,
+            } => self.granted(*lease, *key, *incarnation, spans),
+            Event::Freed { lease, cause } => self.freed(*lease, *cause),
+            Event::Planned { key, plan } => self.planned(*key, *plan),
+            Event::Excused { key } => {
+                self.replica_mut(*key)?.plan = None;
+                Ok(())
+            }
+            Event::Announced {
+                no,
+                key,
+                incarnation,
+                parts,
+            } => self.announced(*no, *key, *incarnation, parts),
+            Event::Refused { no, because } => self.refused(*no, *because),
+            Event::Staged { no } => self.staged(*no),
+            Event::Closed(record) => self.closed(record),
+            Event::Published {
+                generation,
+                manifest,
+                merge_ms,
+            } => self.published(spec, *generation, *manifest, *merge_ms),
+            Event::Timed {
+                key,
+                generation,
+                times,
+            } => {
+                let round = self.rounds.get_mut(generation.0 as usize);
+                let round = round.ok_or_else(|| missing(format!("round {generation}")))?;
+                round.times.push((*key, *times));
+                Ok(())
+            }
+            Event::EvaluationAsked { generation, key } => {
+                self.replica_mut(*key)?;
+                self.evaluation_due(*generation)?.asked = Some(*key);
+                Ok(())
+            }
+            Event::EvaluationLost { generation } => {
+                self.evaluation_due(*generation)?.asked = None;
+                Ok(())
+            }
+            Event::Evaluated {
+                generation,
+                loss_sum_nats,
+                tokens,
+                ..
+            } => {
+                self.evaluation_due(*generation)?;
+                self.evaluations.due = None;
+                self.evaluations
+                    .done
+                    .push((*generation, *loss_sum_nats, *tokens));
+                Ok(())
+            }
+            Event::EpochStarted { epoch } => self.epoch_started(spec, *epoch),
+            Event::Ending(reason) => {
+                in_order(self.ending.is_none(), "the run ends twice")?;
+                self.ending = Some(*reason);
+                Ok(())
+            }
+            Event::Ended => {
+                in_order(
+                    self.ending.is_some() && !self.ended,
+                    "the run is over unasked",
+                )?;
+                self.ended = true;
+                Ok(())
+            }
+        }
+    }
+
+    fn registered(&mut self, event: &Event) -> Applied {
+        let Event::Registered {
+            key,
+            id,
+            incarnation,
+            ranks,
+            nonce,
+            presented,
+            token,
+            inherited,
+        } = event
+        else {
+            return Ok(());
+        };
+        in_order(
+            *incarnation == self.last_incarnation.next(),
+            "an incarnation is left out",
+        )?;
+        self.last_incarnation = *incarnation;
+        if key.0 as usize == self.replicas.len() {
+            in_order(self.find(id).is_none(), "a name gets a second key")?;
+            self.replicas.push(new_replica(id.clone()));
+        }
+        let windows = match inherited {
+            Some(lease) => self.hand_on(*lease, *key, *incarnation)?,
+            None => Windows(0),
+        };
+        let replica = self.replica_mut(*key)?;
+        in_order(replica.id == *id, "a key gets a second name")?;
+        in_order(
+            replica.lease == *inherited,
+            "a lease is lost by a registration",
+        )?;
+        replica.incarnation = *incarnation;
+        replica.ranks = *ranks;
+        replica.presence = Presence::Live;
+        (replica.nonce, replica.presented, replica.token) = (*nonce, *presented, *token);
+        replica.tally.incarnations += 1;
+        replica.tally.inherited += windows;
+        if inherited.is_none() {
+            replica.plan = None;
+        }
+        Ok(())
+    }
+
+    fn hand_on(
+        &mut self,
+        lease: LeaseId,
+        key: ReplicaKey,
+        to: Incarnation,
+    ) -> Result<Windows, ApplyError> {
+        for contribution in self.contributions.values_mut() {
+            if contribution.key == key && contribution.stage == Stage::Announced {
+                contribution.incarnation = to;
+            }
+        }
+        let lease = self.lease_mut(lease)?;
+        in_order(lease.key == key, "a lease goes to another name")?;
+        lease.incarnation = to;
+        lease.seq += 1;
+        Ok(lease.left())
+    }
+
+    fn granted(
+        &mut self,
+        id: LeaseId,
+        key: ReplicaKey,
+        incarnation: Incarnation,
+        spans: &[Span],
+    ) -> Applied {
+        let replica = self.incarnation_mut(key, incarnation)?;
+        in_order(
+            replica.presence == Presence::Live,
+            "a grant to one who left",
+        )?;
+        in_order(
+            replica.lease.is_none_or(|held| held == id),
+            "a second lease",
+        )?;
+        replica.lease = Some(id);
+        replica.tally.granted += Span::total(spans);
+        if id == self.last_lease.next() {
+            self.last_lease = id;
+            let (front, spans) = (Windows(0), Vec::new());
+            self.leases.insert(
+                id,
+                Lease {
+                    id,
+                    key,
+                    incarnation,
+                    front,
+                    spans,
+                    seq: 0,
+                },
+            );
+        }
+        let lease = self.lease_mut(id)?;
+        in_order(
+            lease.key == key && lease.incarnation == incarnation,
+            "another's lease",
+        )?;
+        lease.seq += 1;
+        for span in spans {
+            Span::push_joined(&mut lease.spans, *span);
+        }
+        for span in spans {
+            self.ledger
+                .change(*span, Ownership::Free, Ownership::Leased(id))?;
+        }
+        Ok(())
+    }
+
+    fn freed(&mut self, id: LeaseId, cause: FreedCause) -> Applied {
+        let lease = self
+            .leases
+            .remove(&id)
+            .ok_or_else(|| missing(format!("lease {id}")))?;
+        for span in &lease.spans {
+            self.ledger
+                .change(*span, Ownership::Leased(id), Ownership::Free)?;
+        }
+        let base = self.round.base;
+        let replica = self.replica_mut(lease.key)?;
+        replica.lease = None;
+        if replica.contributed != Some(base) {
+            replica.plan = None;
+        }
+        let tally = &mut replica.tally;
+        let lost = if cause.is_loss() {
+            &mut tally.reclaimed
+        } else {
+            &mut tally.released
+        };
+        *lost += lease.left();
+        Ok(())
+    }
+
+    fn planned(&mut self, key: ReplicaKey, plan: Plan) -> Applied {
+        in_order(
+            plan.generation == self.round.base,
+            "a plan for another round",
+        )?;
+        self.replica_mut(key)?.plan = Some(plan);
+        Ok(())
+    }
+
+    fn announced(
+        &mut self,
+        no: ContributionNo,
+        key: ReplicaKey,
+        incarnation: Incarnation,
+        parts: &ContributionParts,
+    ) -> Applied {
+        in_order(
+            no == self.last_contribution.next(),
+            "a contribution is left out",
+        )?;
+        in_order(self.round.phase == RoundPhase::Open, "the round is closed")?;
+        in_order(
+            parts.generation == self.round.base,
+            "a contribution to another round",
+        )?;
+        self.incarnation_mut(key, incarnation)?;
+        let lease = self
+            .lease_of(key)
+            .ok_or_else(|| missing("the author's lease"))?;
+        let (head, _) = Span::split(&lease.spans, parts.windows());
+        in_order(
+            head == parts.spans,
+            "a contribution does not start at its lease's front",
+        )?;
+        self.last_contribution = no;
+        let (id, parts) = (parts.id(), parts.clone());
+        let stage = Stage::Announced;
+        self.contributions.insert(
+            no,
+            Contribution {
+                key,
+                incarnation,
+                id,
+                parts,
+                stage,
+            },
+        );
+        Ok(())
+    }
+
+    fn refused(&mut self, no: ContributionNo, because: RefusedBecause) -> Applied {
+        let gone = self.contributions.remove(&no);
+        let gone = gone.ok_or_else(|| missing(format!("contribution {no}")))?;
+        in_order(
+            gone.stage == Stage::Announced,
+            "a staged contribution is refused",
+        )?;
+        self.replica_mut(gone.key)?
+            .decide(gone.id, Replica::refused(because));
+        Ok(())
+    }
+
+    fn staged(&mut self, no: ContributionNo) -> Applied {
+        in_order(self.round.phase == RoundPhase::Open, "the round is closed")?;
+        let base = self.round.base;
+        let contribution = self.contributions.get_mut(&no);
+        let contribution = contribution.ok_or_else(|| missing(format!("contribution {no}")))?;
+        in_order(contribution.stage == Stage::Announced, "it is staged twice")?;
+        contribution.stage = Stage::Staged;
+        let (key, id) = (contribution.key, contribution.id);
+        let spans = contribution.parts.spans.clone();
+        let replica = self.replica_mut(key)?;
+        in_order(
+            replica.contributed != Some(base),
+            "a name contributes twice",
+        )?;
+        replica.contributed = Some(base);
+        replica.decide(id, Verdict::Staged);
+        let lease = replica.lease.ok_or_else(|| missing("the author's lease"))?;
+        self.take_front(lease, &spans)?;
+        for span in &spans {
+            self.ledger
+                .change(*span, Ownership::Leased(lease), Ownership::Staged(no))?;
+        }
+        self.round.staged.push(no);
+        Ok(())
+    }
+
+    fn take_front(&mut self, lease: LeaseId, spans: &[Span]) -> Applied {
+        let lease = self.lease_mut(lease)?;
+        let (head, tail) = Span::split(&lease.spans, Span::total(spans));
+        in_order(
+            head == spans,
+            "a contribution does not start at its lease's front",
+        )?;
+        lease.front += Span::total(spans);
+        lease.spans = tail;
+        lease.seq += 1;
+        Ok(())
+    }
+
+    fn closed(&mut self, record: &CloseRecord) -> Applied {
+        in_order(
+            self.round.phase == RoundPhase::Open,
+            "the round is closed twice",
+        )?;
+        in_order(record.base == self.round.base, "another round is closed")?;
+        let numbers: Vec<_> = record.contributions.iter().map(|c| c.no).collect();
+        in_order(
+            !numbers.is_empty() && numbers == self.round.staged,
+            "it merges what is not staged",
+        )?;
+        let open = self
+            .contributions
+            .values()
+            .any(|c| c.stage == Stage::Announced);
+        in_order(
+            !open,
+            "an announced contribution is neither merged nor refused",
+        )?;
+        self.round.phase = RoundPhase::Closed(record.clone());
+        Ok(())
+    }
+
+    fn published(
+        &mut self,
+        spec: &RunSpec,
+        generation: Generation,
+        manifest: Hash,
+        merge_ms: u64,
+    ) -> Applied {
+        let next = self.current.generation.next();
+        in_order(generation == next, "a generation is left out")?;
+        let open = Round {
+            base: next,
+            staged: Vec::new(),
+            phase: RoundPhase::Open,
+        };
+        let Round {
+            phase: RoundPhase::Closed(record),
+            ..
+        } = std::mem::replace(&mut self.round, open)
+        else {
+            return in_order(false, "a generation without a close record");
+        };
+        let mut merged = Vec::new();
+        for closed in &record.contributions {
+            let windows = self.commit(closed.no, generation)?;
+            merged.push((closed.key, closed.id, windows, closed.tokens, closed.steps));
+        }
+        let steps = merged.iter().map(|m| m.4).max().unwrap_or(Steps(0));
+        let tokens = merged.iter().map(|m| m.3).sum();
+        self.current = self.current.after_round(spec, manifest, steps, tokens);
+        let (reason, times) = (record.reason, Vec::new());
+        let base = record.base;
+        self.rounds.push(RoundSummary {
+            base,
+            manifest,
+            reason,
+            merged,
+            merge_ms,
+            times,
+        });
+        self.replicas
+            .iter_mut()
+            .for_each(|replica| replica.plan = None);
+        self.next_evaluation(spec, generation);
+        Ok(())
+    }
+
+    fn commit(&mut self, no: ContributionNo, to: Generation) -> Result<Windows, ApplyError> {
+        let done = self.contributions.remove(&no);
+        let done = done.ok_or_else(|| missing(format!("contribution {no}")))?;
+        let committed = Ownership::Committed(to, done.key);
+        for span in &done.parts.spans {
+            self.ledger
+                .change(*span, Ownership::Staged(no), committed)?;
+        }
+        let windows = done.parts.windows();
+        let replica = self.replica_mut(done.key)?;
+        replica.tally.committed += windows;
+        replica.decide(done.id, Verdict::Merged(to));
+        Ok(windows)
+    }
+
+    fn next_evaluation(&mut self, spec: &RunSpec, generation: Generation) {
+        let regular = spec.evaluate_every > 0 && generation.0 % spec.evaluate_every == 0;
+        let due = &mut self.evaluations.due;
+        // One that nobody was asked for is lost: nobody keeps those weights.
+        if regular || due.is_some_and(|evaluation| evaluation.asked.is_none()) {
+            *due = regular.then_some(Evaluation {
+                generation,
+                asked: None,
+            });
+        }
+    }
+
+    fn evaluation_due(&mut self, generation: Generation) -> Result<&mut Evaluation, ApplyError> {
+        let due = self
+            .evaluations
+            .due
+            .as_mut()
+            .filter(|due| due.generation == generation);
+        due.ok_or_else(|| missing(format!("the evaluation of generation {generation}")))
+    }
+
+    fn epoch_started(&mut self, spec: &RunSpec, epoch: Epoch) -> Applied {
+        in_order(epoch == self.epoch.next(), "an epoch is left out")?;
+        let counts = self.ledger.counts();
+        let open = counts.free + counts.leased + counts.staged;
+        in_order(open == Windows(0), "an epoch ends with open positions")?;
+        self.committed_before += counts.committed;
+        self.epoch = epoch;
+        self.ledger = Ledger::new(spec.digest.windows);
+        self.leases.clear();
+        self.replicas
+            .iter_mut()
+            .for_each(|replica| replica.lease = None);
+        Ok(())
+    }
+
+    fn replica_mut(&mut self, key: ReplicaKey) -> Result<&mut Replica, ApplyError> {
+        self.replicas
+            .get_mut(key.0 as usize)
+            .ok_or_else(|| missing(format!("replica {key}")))
+    }
+
+    fn incarnation_mut(
+        &mut self,
+        key: ReplicaKey,
+        incarnation: Incarnation,
+    ) -> Result<&mut Replica, ApplyError> {
+        let replica = self.replica_mut(key)?;
+        in_order(
+            replica.incarnation == incarnation,
+            "a fenced incarnation changes something",
+        )?;
+        Ok(replica)
+    }
+
+    fn lease_mut(&mut self, id: LeaseId) -> Result<&mut Lease, ApplyError> {
+        self.leases
+            .get_mut(&id)
+            .ok_or_else(|| missing(format!("lease {id}")))
+    }
+}
+
+fn new_replica(id: hansa_base::ReplicaId) -> Replica {
+    Replica {
+        id,
+        ranks: 1,
+        incarnation: Incarnation(0),
+        presence: Presence::Live,
+        nonce: Hash::default(),
+        presented: None,
+        token: Hash::default(),
+        lease: None,
+        plan: None,
+        contributed: None,
+        decided: None,
+        tally: Tally::default(),
+    }
+}

@@ -1,0 +1,358 @@
+//! What is asked of the coordinator's machine, and what it answers.
+
+use crate::{
+    ContributionParts, DigestFields, EndReason, GenerationInfo, LeaseView, Mismatch, Plan,
+    RefusedBecause,
+};
+use hansa_base::{Generation, Hash, Incarnation, LeaseId, ReplicaId, Tokens};
+use std::time::Duration;
+
+/// A replica's incarnation, on every call after registration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The name.
+    pub replica: ReplicaId,
+    /// The fencing token.
+    pub incarnation: Incarnation,
+}
+
+/// One input of the machine. Those marked *shell* come from the coordinator itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// A process wants to be a replica.
+    Register(Register),
+    /// A replica wants positions for its next phase.
+    Lease(LeaseRequest),
+    /// A replica lives, and says what it has done.
+    Heartbeat(Heartbeat),
+    /// A replica has a contribution.
+    Announce(Announce),
+    /// *Shell*: bytes of an announced contribution arrived.
+    UploadProgress {
+        /// The contribution.
+        id: Hash,
+    },
+    /// *Shell*: all bytes of an announced contribution are durable and were checked.
+    UploadComplete {
+        /// The contribution.
+        id: Hash,
+        /// What makes it unfit to be merged, if anything does.
+        problem: Option<String>,
+    },
+    /// A replica has evaluated a generation.
+    Evaluated(Evaluated),
+    /// A replica ends cleanly.
+    Goodbye(Caller),
+    /// *Shell*: the files of the next generation are durable.
+    Merged(Merged),
+    /// *Shell*: time has passed, and all input received before it was handled.
+    Tick,
+}
+
+/// A registration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Register {
+    /// The name.
+    pub replica: ReplicaId,
+    /// What it will read.
+    pub digest: DigestFields,
+    /// `W`: its accelerators.
+    pub ranks: u32,
+    /// Random; made durable by the replica before it registers, so that a lost answer can be asked
+    /// for again.
+    pub nonce: Hash,
+    /// The resume token of its local checkpoint.
+    pub resume: Option<Hash>,
+    /// The resume token to hand out (randomness is an argument).
+    pub fresh_token: Hash,
+}
+
+/// The answer to a registration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Registered {
+    /// The fencing token for every further call.
+    pub incarnation: Incarnation,
+    /// To be made durable before the first lease request.
+    pub token: Hash,
+    /// The predecessor's lease, if it was inherited.
+    pub lease: Option<LeaseView>,
+    /// The predecessor's announced contribution, to be finished by its id.
+    pub announced: Option<Hash>,
+    /// The current generation.
+    pub current: GenerationInfo,
+}
+
+/// A request for positions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeaseRequest {
+    /// Who.
+    pub caller: Caller,
+    /// Manifest hash of the generation that it has loaded.
+    pub base: Hash,
+    /// How its last round went, once.
+    pub times: Option<(Generation, PhaseTimes)>,
+}
+
+/// How a replica spent a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PhaseTimes {
+    /// Fetching the base generation and loading it.
+    pub download_ms: u64,
+    /// Held-out evaluation.
+    pub evaluate_ms: u64,
+    /// Inner steps.
+    pub train_ms: u64,
+    /// Local checkpoints and encoding.
+    pub checkpoint_ms: u64,
+    /// Sending the contribution.
+    pub upload_ms: u64,
+    /// Waiting for the others and for the merge.
+    pub wait_ms: u64,
+}
+
+/// The answer to a [`LeaseRequest`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum LeaseAnswer {
+    /// Train this.
+    Train(Grant),
+    /// Load this generation first.
+    Adopt(GenerationInfo),
+    /// Evaluate the generation that you have loaded, report, and ask again.
+    Evaluate(Generation),
+    /// Nothing to do now; ask again.
+    Wait(Wait),
+    /// The run is over.
+    Finish(EndReason),
+}
+
+/// What to train.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// The whole lease.
+    pub lease: LeaseView,
+    /// The part of it that is this phase.
+    pub plan: Plan,
+    /// The base generation, for the schedule.
+    pub base: GenerationInfo,
+}
+
+/// Why there is nothing to train.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// The round's contributions are being merged.
+    Merging,
+    /// This replica has contributed; these have not yet.
+    Members(Vec<ReplicaId>),
+    /// Everything left of the epoch is with others.
+    NothingFree,
+    /// The run is ending; the last generation is being evaluated.
+    Ending,
+}
+
+/// A sign of life, with what was done since.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Heartbeat {
+    /// Who.
+    pub caller: Caller,
+    /// What it does.
+    pub progress: Progress,
+}
+
+/// What a replica does, and how far it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// The activity.
+    pub activity: Activity,
+    /// Grows as the activity proceeds: windows trained or evaluated, bytes moved. 0 where there is
+    /// nothing to count.
+    pub counter: u64,
+    /// Measured duration of a step.
+    pub step: Option<Duration>,
+    /// Measured duration of the last call.
+    pub rtt: Option<Duration>,
+    /// Loss of the last step, in nats per token.
+    pub loss: Option<f64>,
+    /// Target tokens per second spent training.
+    pub tokens_per_s: Option<f64>,
+}
+
+/// What a replica can be doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activity {
+    /// Loading its state.
+    Starting,
+    /// Fetching a generation.
+    Downloading,
+    /// Inner steps.
+    Training,
+    /// Writing a local checkpoint or encoding a contribution.
+    Checkpointing,
+    /// Sending a contribution.
+    Uploading,
+    /// Held-out evaluation.
+    Evaluating,
+    /// Waiting for the coordinator or for other replicas.
+    Waiting,
+    /// Contributing what is there, before it ends.
+    Leaving,
+}
+
+/// The answer to a heartbeat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    /// The lease, if it still has one.
+    pub lease: Option<LeaseView>,
+    /// The current generation; if it is not the base, what is trained on that base is void.
+    pub current: GenerationInfo,
+    /// True while the open round is being merged.
+    pub merging: bool,
+    /// The run's end, once it is decided.
+    pub ending: Option<EndReason>,
+    /// What the round waits for.
+    pub waits_for: Vec<ReplicaId>,
+    /// When the next heartbeat is wanted.
+    pub next: Duration,
+    /// How long the lease lives without progress.
+    pub ttl: Duration,
+}
+
+/// An announcement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Announce {
+    /// Who.
+    pub caller: Caller,
+    /// What; its id is the hash of this.
+    pub parts: ContributionParts,
+}
+
+/// The answer to an announcement; the same id always gets an answer of the same meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Send the bytes.
+    Upload,
+    /// It is complete; it waits for the merge.
+    Staged,
+    /// It is in this generation's weights.
+    Merged(Generation),
+    /// It will not be merged; load the current generation and start again from the lease's front.
+    Refused(RefusedBecause),
+}
+
+/// An evaluation's result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// Who.
+    pub caller: Caller,
+    /// The generation.
+    pub generation: Generation,
+    /// Sum of the loss over all target tokens, in nats.
+    pub loss_sum_nats: f64,
+    /// How many target tokens.
+    pub tokens: Tokens,
+}
+
+/// The result of a merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// The new generation.
+    pub generation: Generation,
+    /// Manifest hash of the model that travels.
+    pub manifest: Hash,
+    /// How long the merge took.
+    pub merge_ms: u64,
+}
+
+/// The machine's answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// To [`Command::Register`].
+    Registered(Registered),
+    /// To [`Command::Lease`].
+    Lease(LeaseAnswer),
+    /// To [`Command::Heartbeat`].
+    Standing(Standing),
+    /// To [`Command::Announce`] and [`Command::UploadComplete`].
+    Verdict(Verdict),
+    /// To the others.
+    Done,
+}
+
+/// Why a call was refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// Another process of this name is alive.
+    #[error("another process trains as {replica}; it counts as alive for {} s more unless it is heard of", .retry.as_secs_f64().ceil())]
+    Busy {
+        /// The name.
+        replica: ReplicaId,
+        /// When to try again.
+        retry: Duration,
+    },
+    /// It would read other data.
+    #[error("this replica cannot join: {0}")]
+    OtherData(Mismatch),
+    /// A newer incarnation of the name took over.
+    #[error("a newer process trains as {replica}: this one must stop")]
+    Fenced {
+        /// The name.
+        replica: ReplicaId,
+    },
+    /// The incarnation was declared dead, or said goodbye; it may register again.
+    #[error("{replica} was given up as lost: register again")]
+    Gone {
+        /// The name.
+        replica: ReplicaId,
+    },
+    /// The call names something that this coordinator never issued: it runs on an old copy of its
+    /// journal.
+    #[error("the call names {what}, which this coordinator never issued: its data is an old copy")]
+    NeverIssued {
+        /// What.
+        what: String,
+    },
+    /// No such replica is registered.
+    #[error("{replica} is not registered")]
+    Unknown {
+        /// The name.
+        replica: ReplicaId,
+    },
+    /// The announcement does not start at the front of the caller's lease, or has a gap.
+    #[error("the contribution does not continue lease {lease:?} from its front without a gap")]
+    NotFromFront {
+        /// The caller's lease.
+        lease: Option<LeaseId>,
+    },
+    /// The base is not the current generation, or the round is closed.
+    #[error(
+        "the contribution is stale: it was trained on generation {base}, the run is at {current}"
+    )]
+    Stale {
+        /// Its base.
+        base: Generation,
+        /// The current generation.
+        current: Generation,
+    },
+    /// The name has contributed to this round.
+    #[error("{replica} has contributed to this round")]
+    ContributedAlready {
+        /// The name.
+        replica: ReplicaId,
+    },
+    /// Numbers that do not fit together.
+    #[error("the contribution says {said} tokens, its positions hold {real}")]
+    WrongTokens {
+        /// What it says.
+        said: Tokens,
+        /// What its positions hold.
+        real: Tokens,
+    },
+    /// No such contribution is announced.
+    #[error("no contribution {0} is announced")]
+    UnknownContribution(Hash),
+    /// The run is over.
+    #[error("the run is over: {0}")]
+    RunOver(EndReason),
+    /// The machine found its own state broken: the process must end.
+    #[error("an invariant is broken: {0}")]
+    Broken(String),
+}

@@ -1,0 +1,261 @@
+//! What has happened. Events are journaled before anybody is told, and [`crate::State::apply`] is
+//! the only way that state changes.
+
+use crate::{CloseRecord, ContributionParts, PhaseTimes, Plan, Span};
+use hansa_base::{
+    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Tokens,
+};
+
+/// One change of the run's state.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A process registered and got an incarnation. A predecessor is fenced by this.
+    Registered {
+        /// The name's key; a new one is appended to the table of names.
+        key: ReplicaKey,
+        /// The name.
+        id: ReplicaId,
+        /// Its new incarnation.
+        incarnation: Incarnation,
+        /// `W`: its accelerators.
+        ranks: u32,
+        /// The registration's nonce.
+        nonce: Hash,
+        /// The resume token that it presented.
+        presented: Option<Hash>,
+        /// The resume token that it received.
+        token: Hash,
+        /// The lease that it inherited.
+        inherited: Option<LeaseId>,
+    },
+    /// An incarnation is no longer alive; its name holds no lease any more.
+    Left {
+        /// Whose.
+        key: ReplicaKey,
+        /// Which.
+        incarnation: Incarnation,
+        /// Why.
+        reason: LeftReason,
+    },
+    /// A lease was made or topped up.
+    Granted {
+        /// The lease; a new one if nobody holds it yet.
+        lease: LeaseId,
+        /// Its holder.
+        key: ReplicaKey,
+        /// Its holder's incarnation.
+        incarnation: Incarnation,
+        /// What was added at its end.
+        spans: Vec<Span>,
+    },
+    /// What was left of a lease is free again, and the lease is over.
+    Freed {
+        /// The lease.
+        lease: LeaseId,
+        /// Why.
+        cause: FreedCause,
+    },
+    /// A replica became a member of the round.
+    Planned {
+        /// Who.
+        key: ReplicaKey,
+        /// What it is to train.
+        plan: Plan,
+    },
+    /// A replica that could get no positions is not waited for in this round.
+    Excused {
+        /// Who.
+        key: ReplicaKey,
+    },
+    /// A contribution was accepted for upload.
+    Announced {
+        /// Its number.
+        no: ContributionNo,
+        /// Who.
+        key: ReplicaKey,
+        /// Who, exactly.
+        incarnation: Incarnation,
+        /// What.
+        parts: ContributionParts,
+    },
+    /// An announced contribution will not be merged; its positions stay with the lease.
+    Refused {
+        /// Its number.
+        no: ContributionNo,
+        /// Why.
+        because: RefusedBecause,
+    },
+    /// A contribution is complete and durable.
+    Staged {
+        /// Its number.
+        no: ContributionNo,
+    },
+    /// The round takes no more contributions and is merged.
+    Closed(CloseRecord),
+    /// The merge is durable: the next generation exists, and its positions are committed.
+    Published {
+        /// The new generation.
+        generation: Generation,
+        /// Manifest hash of the model that travels.
+        manifest: Hash,
+        /// How long the merge took.
+        merge_ms: u64,
+    },
+    /// A replica reported how it spent a round.
+    Timed {
+        /// Who.
+        key: ReplicaKey,
+        /// The round's base generation.
+        generation: Generation,
+        /// How long what took.
+        times: PhaseTimes,
+    },
+    /// A replica was asked to evaluate a generation.
+    EvaluationAsked {
+        /// Which.
+        generation: Generation,
+        /// Whom.
+        key: ReplicaKey,
+    },
+    /// It did not answer in time, or left; another may be asked.
+    EvaluationLost {
+        /// Which.
+        generation: Generation,
+    },
+    /// A generation was evaluated on the held-out windows.
+    Evaluated {
+        /// Which.
+        generation: Generation,
+        /// By whom.
+        key: ReplicaKey,
+        /// Sum of the loss, in nats.
+        loss_sum_nats: f64,
+        /// Over so many tokens.
+        tokens: Tokens,
+    },
+    /// Everything of an epoch is committed or quarantined; the next begins.
+    EpochStarted {
+        /// The new epoch.
+        epoch: Epoch,
+    },
+    /// The end condition is reached: nothing is granted any more.
+    Ending(EndReason),
+    /// The run is over.
+    Ended,
+}
+
+/// Why an incarnation left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftReason {
+    /// It said goodbye.
+    Goodbye,
+    /// It was not heard of within the session TTL.
+    SessionExpired,
+    /// The run ended.
+    RunEnded,
+}
+
+/// Why positions are free again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FreedCause {
+    /// The lease's TTL passed without progress.
+    LeaseExpired,
+    /// Its holder was not heard of within the session TTL.
+    SessionExpired,
+    /// Its holder said goodbye.
+    Goodbye,
+    /// The run needs them no more.
+    RunEnding,
+}
+
+impl FreedCause {
+    /// True if the holder was lost, false if it gave the positions back.
+    #[must_use]
+    pub const fn is_loss(self) -> bool {
+        matches!(self, Self::LeaseExpired | Self::SessionExpired)
+    }
+}
+
+/// Why an announced contribution will not be merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBecause {
+    /// The round closed before it was complete.
+    Late,
+    /// Its lease was lost before it was complete.
+    LeaseLost,
+    /// Its author announced another one in its place.
+    Replaced,
+    /// Its values or its form cannot be merged.
+    Gate,
+    /// The run ended before it was complete.
+    RunEnding,
+}
+
+/// Why a round closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Every member that was not excused had contributed.
+    AllContributed {
+        /// How many.
+        members: u32,
+    },
+    /// The grace window was over.
+    GraceOver {
+        /// Contributions that were there.
+        staged: u32,
+        /// Members that it could have had.
+        members: u32,
+    },
+}
+
+/// Why a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// Its number of rounds is done.
+    Rounds,
+    /// Its tokens are committed.
+    Tokens,
+    /// Its epochs are done.
+    Epochs,
+}
+
+macro_rules! display {
+    ($($type:ty { $($pattern:pat => $($arg:expr),+;)+ })+) => {$(
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self { $($pattern => write!(f, $($arg),+),)+ }
+            }
+        }
+    )+};
+}
+
+display! {
+    LeftReason {
+        Self::Goodbye => "it said goodbye";
+        Self::SessionExpired => "it was not heard of within the session TTL";
+        Self::RunEnded => "the run ended";
+    }
+    FreedCause {
+        Self::LeaseExpired => "the lease's TTL passed without progress";
+        Self::SessionExpired => "the holder was not heard of within the session TTL";
+        Self::Goodbye => "the holder said goodbye";
+        Self::RunEnding => "the run needs them no more";
+    }
+    RefusedBecause {
+        Self::Late => "the round closed before it was complete";
+        Self::LeaseLost => "its lease was lost before it was complete";
+        Self::Replaced => "its author announced another one in its place";
+        Self::Gate => "its values or its form cannot be merged";
+        Self::RunEnding => "the run ended before it was complete";
+    }
+    CloseReason {
+        Self::AllContributed { members } => "all {members} members contributed";
+        Self::GraceOver { staged, members } =>
+            "the grace window was over with {staged} of {members} members";
+    }
+    EndReason {
+        Self::Rounds => "its number of rounds is done";
+        Self::Tokens => "its token target is committed";
+        Self::Epochs => "its epochs are done";
+    }
+}

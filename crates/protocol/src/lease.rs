@@ -1,0 +1,74 @@
+//! A lease: an ordered list of spans that one incarnation may train.
+//!
+//! ```text
+//!   0        front                                end
+//!   ├─ done ──┼──────────── spans ─────────────────┤      offsets in windows since the lease began
+//! ```
+//!
+//! `front` is the first window neither staged nor committed. The holder keeps its own `cursor`, the
+//! next window to train.
+
+use crate::Span;
+use hansa_base::{Generation, Incarnation, LeaseId, ReplicaKey, Steps, Windows};
+
+/// A live lease. There is at most one for an incarnation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Its number.
+    pub id: LeaseId,
+    /// Who holds it.
+    pub key: ReplicaKey,
+    /// The incarnation that holds it.
+    pub incarnation: Incarnation,
+    /// Windows of this lease that are staged or committed.
+    pub front: Windows,
+    /// What is left from `front` on, in order of training; topped up at its end.
+    pub spans: Vec<Span>,
+    /// How often it was topped up, shrunk or handed on; grows by one each time.
+    pub seq: u64,
+}
+
+impl Lease {
+    /// Windows from `front` on.
+    #[must_use]
+    pub fn left(&self) -> Windows {
+        Span::total(&self.spans)
+    }
+
+    /// The lease as its holder sees it.
+    #[must_use]
+    pub fn view(&self) -> LeaseView {
+        LeaseView {
+            id: self.id,
+            front: self.front,
+            spans: self.spans.clone(),
+            seq: self.seq,
+        }
+    }
+}
+
+/// A lease as its holder sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// Its number.
+    pub id: LeaseId,
+    /// Offset of the first window of `spans` since the lease began.
+    pub front: Windows,
+    /// What may be trained, in this order.
+    pub spans: Vec<Span>,
+    /// Version of this view; an answer with a smaller one is older.
+    pub seq: u64,
+}
+
+/// What one replica is to train in one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The base generation.
+    pub generation: Generation,
+    /// Inner steps.
+    pub steps: Steps,
+    /// Micro-batches of a step.
+    pub accumulation: u32,
+    /// Windows of the phase, from the lease's front.
+    pub windows: Windows,
+}

@@ -1,0 +1,206 @@
+//! Contributions: announced, uploaded, staged. And the goodbye that ends a replica cleanly.
+
+use super::clocks::lease_ttl;
+use super::{Answer, Effect, Machine};
+use crate::{
+    Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Refusal, RefusedBecause,
+    Reply, RoundPhase, Span, Stage, Verdict,
+};
+use hansa_base::{Hash, MonoMs, ReplicaKey};
+
+impl Machine {
+    pub(super) fn announce(&mut self, now: MonoMs, announce: Announce) -> Answer {
+        let key = self.authenticate(now, &announce.caller)?;
+        let parts = announce.parts;
+        let id = parts.id();
+        if let Some(verdict) = self.known_verdict(key, id)? {
+            self.renew_lease(now, key)?;
+            return Ok(Reply::Verdict(verdict));
+        }
+        self.check_announcement(key, &parts)?;
+        if let Some((no, earlier)) = self.state.announced_by(key) {
+            let earlier = earlier.id;
+            self.emit(Event::Refused {
+                no,
+                because: RefusedBecause::Replaced,
+            })?;
+            self.effects.push(Effect::DropUpload(earlier));
+        }
+        let no = self.state.last_contribution.next();
+        let incarnation = announce.caller.incarnation;
+        self.emit(Event::Announced {
+            no,
+            key,
+            incarnation,
+            parts,
+        })?;
+        self.renew_lease(now, key)?;
+        Ok(Reply::Verdict(Verdict::Upload))
+    }
+
+    /// What was said of this id before.
+    fn known_verdict(&self, key: ReplicaKey, id: Hash) -> Result<Option<Verdict>, Refusal> {
+        if let Some((_, open)) = self.state.contribution(id).filter(|(_, c)| c.key == key) {
+            let staged = open.stage == Stage::Staged;
+            return Ok(Some(if staged {
+                Verdict::Staged
+            } else {
+                Verdict::Upload
+            }));
+        }
+        let decided = &self.replica(key)?.decided;
+        Ok(decided
+            .as_ref()
+            .filter(|(known, _)| *known == id)
+            .map(|(_, verdict)| verdict.clone()))
+    }
+
+    fn check_announcement(
+        &self,
+        key: ReplicaKey,
+        parts: &ContributionParts,
+    ) -> Result<(), Refusal> {
+        let (current, base) = (self.state.current, parts.generation);
+        if base > current.generation {
+            return Err(Refusal::NeverIssued {
+                what: format!("generation {base}"),
+            });
+        }
+        if let Some(reason) = self.state.ending {
+            return Err(Refusal::RunOver(reason));
+        }
+        let replica = self.replica(key)?;
+        if replica.contributed == Some(self.state.round.base) {
+            return Err(Refusal::ContributedAlready {
+                replica: replica.id.clone(),
+            });
+        }
+        let open = self.state.round.phase == RoundPhase::Open;
+        if base != current.generation || parts.base != current.manifest || !open {
+            return Err(Refusal::Stale {
+                base,
+                current: current.generation,
+            });
+        }
+        let lease = self.state.lease_of(key);
+        let head = lease.map(|lease| Span::split(&lease.spans, parts.windows()).0);
+        if parts.spans.is_empty() || head.as_ref() != Some(&parts.spans) {
+            return Err(Refusal::NotFromFront {
+                lease: replica.lease,
+            });
+        }
+        let (said, real) = (parts.tokens, self.spec.tokens(parts.windows()));
+        if said != real {
+            return Err(Refusal::WrongTokens { said, real });
+        }
+        Ok(())
+    }
+
+    pub(super) fn upload_progress(&mut self, now: MonoMs, id: Hash) -> Answer {
+        let Some((_, contribution)) = self.state.contribution(id) else {
+            return Err(Refusal::UnknownContribution(id));
+        };
+        let key = contribution.key;
+        self.clocks.heard(&self.spec, key, now);
+        self.renew_lease(now, key)?;
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn upload_complete(
+        &mut self,
+        now: MonoMs,
+        id: Hash,
+        problem: Option<String>,
+    ) -> Answer {
+        let Some((no, contribution)) = self.state.contribution(id) else {
+            return self.verdict_of_the_past(id);
+        };
+        if contribution.stage == Stage::Staged {
+            return Ok(Reply::Verdict(Verdict::Staged));
+        }
+        let key = contribution.key;
+        if problem.is_some() {
+            let because = RefusedBecause::Gate;
+            self.emit(Event::Refused { no, because })?;
+            return Ok(Reply::Verdict(Verdict::Refused(because)));
+        }
+        self.emit(Event::Staged { no })?;
+        self.renew_lease(now, key)?;
+        if self.state.round.staged.len() == 1 {
+            self.clocks.grace = Some(now.after(self.spec.timing.grace));
+        }
+        self.close_if_due(now)?;
+        Ok(Reply::Verdict(Verdict::Staged))
+    }
+
+    fn verdict_of_the_past(&self, id: Hash) -> Answer {
+        let decided = self
+            .state
+            .replicas
+            .iter()
+            .filter_map(|replica| replica.decided.as_ref());
+        let mut known = decided.filter(|(known, _)| *known == id);
+        let verdict = known
+            .next()
+            .map(|(_, verdict)| Reply::Verdict(verdict.clone()));
+        verdict.ok_or(Refusal::UnknownContribution(id))
+    }
+
+    fn renew_lease(&mut self, now: MonoMs, key: ReplicaKey) -> Result<(), Refusal> {
+        if let Some(lease) = self.replica(key)?.lease {
+            let ttl = lease_ttl(&self.spec, self.vitals.get(&key).map(|v| &v.progress));
+            self.clocks.renew(lease, now, ttl);
+        }
+        Ok(())
+    }
+
+    pub(super) fn goodbye(&mut self, now: MonoMs, caller: &Caller) -> Answer {
+        let key = self.authenticate(now, caller)?;
+        let ended = self.state.ended;
+        let reason = if ended {
+            LeftReason::RunEnded
+        } else {
+            LeftReason::Goodbye
+        };
+        self.leave(key, reason)?;
+        self.close_if_due(now)?;
+        Ok(Reply::Done)
+    }
+
+    /// Ends an incarnation: what it announced is void, what it leased is free.
+    pub(super) fn leave(&mut self, key: ReplicaKey, reason: LeftReason) -> Result<(), Refusal> {
+        let cause = match reason {
+            LeftReason::Goodbye => FreedCause::Goodbye,
+            LeftReason::SessionExpired => FreedCause::SessionExpired,
+            LeftReason::RunEnded => FreedCause::RunEnding,
+        };
+        self.free_lease(key, cause)?;
+        let incarnation = self.replica(key)?.incarnation;
+        self.emit(Event::Left {
+            key,
+            incarnation,
+            reason,
+        })?;
+        self.clocks.sessions.remove(&key);
+        self.vitals.remove(&key);
+        self.evaluator_left(key)
+    }
+
+    /// Ends a replica's lease; an announced contribution of it is void.
+    pub(super) fn free_lease(&mut self, key: ReplicaKey, cause: FreedCause) -> Result<(), Refusal> {
+        if let Some((no, contribution)) = self.state.announced_by(key) {
+            let id = contribution.id;
+            let because = match cause {
+                FreedCause::RunEnding => RefusedBecause::RunEnding,
+                _ => RefusedBecause::LeaseLost,
+            };
+            self.emit(Event::Refused { no, because })?;
+            self.effects.push(Effect::DropUpload(id));
+        }
+        if let Some(lease) = self.replica(key)?.lease {
+            self.emit(Event::Freed { lease, cause })?;
+            self.clocks.leases.remove(&lease);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! Lease requests: what a replica is to do next.
+
+use super::clocks::lease_ttl;
+use super::{Answer, Machine};
+use crate::{
+    Event, Grant, LeaseAnswer, LeaseRequest, Plan, Refusal, Reply, RoundPhase, Span, Wait,
+};
+use hansa_base::{LeaseId, MonoMs, ReplicaKey, Steps, Windows};
+
+impl Machine {
+    pub(super) fn lease(&mut self, now: MonoMs, request: LeaseRequest) -> Answer {
+        let key = self.authenticate(now, &request.caller)?;
+        self.note_times(key, &request)?;
+        if let Some(lease) = self.replica(key)?.lease {
+            let ttl = lease_ttl(&self.spec, self.vitals.get(&key).map(|v| &v.progress));
+            self.clocks.renew(lease, now, ttl);
+        }
+        let answer = self.next_task(now, key, &request)?;
+        Ok(Reply::Lease(answer))
+    }
+
+    fn next_task(
+        &mut self,
+        now: MonoMs,
+        key: ReplicaKey,
+        request: &LeaseRequest,
+    ) -> Result<LeaseAnswer, Refusal> {
+        if let (true, Some(reason)) = (self.state.ended, self.state.ending) {
+            return Ok(LeaseAnswer::Finish(reason));
+        }
+        if request.base != self.state.current.manifest {
+            return Ok(LeaseAnswer::Adopt(self.state.current));
+        }
+        if let Some(generation) = self.ask_to_evaluate(now, key)? {
+            return Ok(LeaseAnswer::Evaluate(generation));
+        }
+        if self.state.ending.is_some() {
+            return Ok(LeaseAnswer::Wait(Wait::Ending));
+        }
+        if self.state.round.phase != RoundPhase::Open {
+            return Ok(LeaseAnswer::Wait(Wait::Merging));
+        }
+        if self.replica(key)?.contributed == Some(self.state.round.base) {
+            let awaited = self.state.awaited().map(|(_, replica)| replica.id.clone());
+            return Ok(LeaseAnswer::Wait(Wait::Members(awaited.collect())));
+        }
+        self.grant_phase(now, key)
+    }
+
+    fn grant_phase(&mut self, now: MonoMs, key: ReplicaKey) -> Result<LeaseAnswer, Refusal> {
+        let wanted = self.phase_windows(key)?;
+        self.top_up(now, key, wanted)?;
+        let Some(view) = self.state.lease_of(key).map(crate::Lease::view) else {
+            return self.excuse(now, key);
+        };
+        if view.spans.is_empty() {
+            return self.excuse(now, key);
+        }
+        let windows = Windows(wanted.0.min(Span::total(&view.spans).0));
+        let plan = self.plan(key, windows)?;
+        if self.replica(key)?.plan != Some(plan) {
+            self.emit(Event::Planned { key, plan })?;
+        }
+        Ok(LeaseAnswer::Train(Grant {
+            lease: view,
+            plan,
+            base: self.state.current,
+        }))
+    }
+
+    /// `H·B·W·A`, the base phase of a replica with `W` ranks.
+    fn phase_windows(&self, key: ReplicaKey) -> Result<Windows, Refusal> {
+        let step = self.spec.step_windows(self.replica(key)?.ranks);
+        Ok(Windows(self.spec.phase.steps.0.saturating_mul(step.0)))
+    }
+
+    pub(super) fn plan(&self, key: ReplicaKey, windows: Windows) -> Result<Plan, Refusal> {
+        let step = self.spec.step_windows(self.replica(key)?.ranks);
+        Ok(Plan {
+            generation: self.state.round.base,
+            steps: Steps(windows.0.div_ceil(step.0)),
+            accumulation: self.spec.phase.accumulation,
+            windows,
+        })
+    }
+
+    /// The base phase again, for a member that goes on to the next round.
+    pub(super) fn next_plan(&self, key: ReplicaKey) -> Result<Option<Plan>, Refusal> {
+        let held = self
+            .state
+            .lease_of(key)
+            .map_or(Windows(0), crate::Lease::left);
+        let reachable = held + self.state.ledger.counts().free;
+        let windows = Windows(self.phase_windows(key)?.0.min(reachable.0));
+        if windows.0 == 0 {
+            Ok(None)
+        } else {
+            self.plan(key, windows).map(Some)
+        }
+    }
+
+    /// Tops the lease up to `wanted` windows, rounded up to blocks.
+    fn top_up(&mut self, now: MonoMs, key: ReplicaKey, wanted: Windows) -> Result<(), Refusal> {
+        let held = self
+            .state
+            .lease_of(key)
+            .map_or(Windows(0), crate::Lease::left);
+        let block = self.spec.digest.block.0;
+        let missing = wanted
+            .0
+            .saturating_sub(held.0)
+            .div_ceil(block)
+            .saturating_mul(block);
+        let spans = self.state.ledger.first_free(Windows(missing));
+        if spans.is_empty() {
+            return Ok(());
+        }
+        let replica = self.replica(key)?;
+        let incarnation = replica.incarnation;
+        let lease: LeaseId = replica
+            .lease
+            .unwrap_or_else(|| self.state.last_lease.next());
+        self.emit(Event::Granted {
+            lease,
+            key,
+            incarnation,
+            spans,
+        })?;
+        let ttl = lease_ttl(&self.spec, self.vitals.get(&key).map(|v| &v.progress));
+        self.clocks.renew(lease, now, ttl);
+        Ok(())
+    }
+
+    fn excuse(&mut self, now: MonoMs, key: ReplicaKey) -> Result<LeaseAnswer, Refusal> {
+        if self.replica(key)?.plan.is_some() {
+            self.emit(Event::Excused { key })?;
+            self.close_if_due(now)?;
+        }
+        Ok(LeaseAnswer::Wait(Wait::NothingFree))
+    }
+
+    fn note_times(&mut self, key: ReplicaKey, request: &LeaseRequest) -> Result<(), Refusal> {
+        let Some((generation, times)) = request.times else {
+            return Ok(());
+        };
+        let round = self.state.rounds.get(generation.0 as usize);
+        // Sent once; a repeated request must not count it twice.
+        if round.is_some_and(|round| round.times.iter().all(|(who, _)| *who != key)) {
+            self.emit(Event::Timed {
+                key,
+                generation,
+                times,
+            })?;
+        }
+        Ok(())
+    }
+}

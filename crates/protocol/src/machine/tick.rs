@@ -1,0 +1,134 @@
+//! Time: leases and sessions that run out, rounds that close.
+
+use super::clocks::Clocks;
+use super::{Answer, Effect, Machine};
+use crate::{
+    CloseReason, CloseRecord, ClosedContribution, Event, FreedCause, LeftReason, OuterStep,
+    Refusal, RefusedBecause, Reply, RoundPhase, Stage,
+};
+use hansa_base::{ContributionNo, MonoMs, ReplicaKey};
+
+impl Machine {
+    pub(super) fn tick(&mut self, now: MonoMs) -> Answer {
+        if self.clocks.stalled(&self.spec, now) {
+            let evaluation = self.clocks.evaluation;
+            self.clocks = Clocks::fresh(&self.spec, &self.state, now);
+            self.clocks.evaluation = self.clocks.evaluation.or(evaluation);
+            return Ok(Reply::Done);
+        }
+        self.expire_sessions(now)?;
+        self.expire_leases(now)?;
+        self.expire_evaluation(now)?;
+        self.close_if_due(now)?;
+        Ok(Reply::Done)
+    }
+
+    fn expire_sessions(&mut self, now: MonoMs) -> Result<(), Refusal> {
+        let sessions = &self.clocks.sessions;
+        let over: Vec<ReplicaKey> = sessions
+            .iter()
+            .filter(|(_, end)| **end <= now)
+            .map(|(key, _)| *key)
+            .collect();
+        over.into_iter()
+            .try_for_each(|key| self.leave(key, LeftReason::SessionExpired))
+    }
+
+    fn expire_leases(&mut self, now: MonoMs) -> Result<(), Refusal> {
+        let over: Vec<_> = self
+            .clocks
+            .leases
+            .iter()
+            .filter(|(_, end)| **end <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in over {
+            self.clocks.leases.remove(&id);
+            if let Some(key) = self.state.leases.get(&id).map(|lease| lease.key) {
+                self.free_lease(key, FreedCause::LeaseExpired)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the round if its rule holds: at least one staged contribution, and at least
+    /// `min(min_quorum, members)`; then when nobody is awaited, or when the grace window is over and
+    /// no accepted upload is under way.
+    pub(super) fn close_if_due(&mut self, now: MonoMs) -> Result<(), Refusal> {
+        let round = &self.state.round;
+        let staged = round.staged.len();
+        if staged == 0 || round.phase != RoundPhase::Open || self.state.ending.is_some() {
+            return Ok(());
+        }
+        let awaited = self.state.awaited().count();
+        let members = staged + awaited;
+        if staged < members.min(self.spec.min_quorum as usize) {
+            return Ok(());
+        }
+        let uploading = self
+            .state
+            .contributions
+            .values()
+            .any(|c| c.stage == Stage::Announced);
+        let grace_over = self.clocks.grace.is_some_and(|end| end <= now) && !uploading;
+        let reason = if awaited == 0 {
+            CloseReason::AllContributed {
+                members: members as u32,
+            }
+        } else if grace_over {
+            CloseReason::GraceOver {
+                staged: staged as u32,
+                members: members as u32,
+            }
+        } else {
+            return Ok(());
+        };
+        self.close(reason)
+    }
+
+    fn close(&mut self, reason: CloseReason) -> Result<(), Refusal> {
+        let late = self
+            .state
+            .contributions
+            .iter()
+            .filter(|(_, c)| c.stage == Stage::Announced);
+        let late: Vec<_> = late.map(|(no, c)| (*no, c.id)).collect();
+        for (no, id) in late {
+            self.emit(Event::Refused {
+                no,
+                because: RefusedBecause::Late,
+            })?;
+            self.effects.push(Effect::DropUpload(id));
+        }
+        let staged = self.state.round.staged.clone();
+        let contributions: Vec<_> = staged
+            .into_iter()
+            .filter_map(|no| self.closed_contribution(no))
+            .collect();
+        let step = OuterStep::resolve(&self.spec.outer, contributions.len());
+        let base = self.state.round.base;
+        let record = CloseRecord {
+            base,
+            contributions,
+            step,
+            reason,
+        };
+        self.emit(Event::Closed(record.clone()))?;
+        self.clocks.grace = None;
+        self.effects.push(Effect::Merge(record));
+        Ok(())
+    }
+
+    fn closed_contribution(&self, no: ContributionNo) -> Option<ClosedContribution> {
+        let contribution = self.state.contributions.get(&no)?;
+        let parts = &contribution.parts;
+        Some(ClosedContribution {
+            no,
+            key: contribution.key,
+            id: contribution.id,
+            payload: parts.payload,
+            tokens: parts.tokens,
+            steps: parts.steps,
+        })
+    }
+}

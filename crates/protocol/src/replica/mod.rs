@@ -1,0 +1,1 @@
+//! The replica's half.
