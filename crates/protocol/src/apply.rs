@@ -219,10 +219,12 @@ impl State {
         if id == self.last_lease.next() {
             self.last_lease = id;
             let (front, spans) = (Windows(0), Vec::new());
+            let epoch = self.epoch;
             self.leases.insert(
                 id,
                 Lease {
                     id,
+                    epoch,
                     key,
                     incarnation,
                     front,

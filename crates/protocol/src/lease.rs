@@ -9,13 +9,15 @@
 //! next window to train.
 
 use crate::Span;
-use hansa_base::{Generation, Incarnation, LeaseId, ReplicaKey, Steps, Windows};
+use hansa_base::{Epoch, Generation, Incarnation, LeaseId, ReplicaKey, Steps, Windows};
 
 /// A live lease. There is at most one for an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// Its number.
     pub id: LeaseId,
+    /// The epoch whose positions these are.
+    pub epoch: Epoch,
     /// Who holds it.
     pub key: ReplicaKey,
     /// The incarnation that holds it.
@@ -40,6 +42,7 @@ impl Lease {
     pub fn view(&self) -> LeaseView {
         LeaseView {
             id: self.id,
+            epoch: self.epoch,
             front: self.front,
             spans: self.spans.clone(),
             seq: self.seq,
@@ -52,6 +55,8 @@ impl Lease {
 pub struct LeaseView {
     /// Its number.
     pub id: LeaseId,
+    /// The epoch, whose permutation says which windows the positions are.
+    pub epoch: Epoch,
     /// Offset of the first window of `spans` since the lease began.
     pub front: Windows,
     /// What may be trained, in this order.
