@@ -1,0 +1,286 @@
+//! One server, as a client sees it: small control calls, and a second set of connections for bulk.
+//!
+//! The two never share a connection, so that a heartbeat never waits behind a chunk.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::endpoint::{Endpoint, Trust};
+use crate::error::{ErrorBody, TransferError};
+use crate::pinning;
+
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// No JSON answer is larger; a manifest of the most chunks has 70 MB.
+const ANSWER_BYTES_MAX: usize = 128 << 20;
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// A client of one server. Cheap to clone; clones share connections.
+#[derive(Debug, Clone)]
+pub struct Client {
+    control: reqwest::Client,
+    bulk: reqwest::Client,
+    base_url: String,
+}
+
+impl Client {
+    /// Checks address and trust; connects to nothing yet.
+    pub fn new(endpoint: &Endpoint) -> Result<Self, TransferError> {
+        let loopback = check_endpoint(endpoint)?;
+        let tls = pinning::client_config(endpoint.trust)
+            .map_err(|error| TransferError::SetUp(error.to_string()))?;
+        let bearer = format!("Bearer {}", endpoint.token.as_str());
+        let mut bearer = HeaderValue::try_from(bearer).map_err(|_| TransferError::BadToken)?;
+        bearer.set_sensitive(true);
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, bearer)]);
+        let build = || {
+            let mut builder = reqwest::Client::builder()
+                .tls_backend_preconfigured(tls.clone())
+                .default_headers(headers.clone())
+                .redirect(reqwest::redirect::Policy::none())
+                .connect_timeout(CONNECT_MAX)
+                .http1_only();
+            if loopback {
+                builder = builder.no_proxy();
+            }
+            builder
+                .build()
+                .map_err(|error| TransferError::SetUp(error.to_string()))
+        };
+        let base_url = endpoint.base_url.trim_end_matches('/').to_owned();
+        Ok(Self {
+            control: build()?,
+            bulk: build()?,
+            base_url,
+        })
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
+    /// A control call that asks. `path` begins with `/`. Not retried; see
+    /// [`with_retries`](crate::with_retries).
+    pub async fn get_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<T, TransferError> {
+        let url = self.url(path);
+        json(self.control.get(&url), &url, limit).await
+    }
+
+    /// A control call that tells. `path` begins with `/`. Not retried; see
+    /// [`with_retries`](crate::with_retries).
+    pub async fn post_json<B: Serialize + Sync, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        limit: Duration,
+    ) -> Result<T, TransferError> {
+        let url = self.url(path);
+        json(self.control.post(&url).json(body), &url, limit).await
+    }
+
+    pub(crate) async fn bulk_json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        limit: Duration,
+    ) -> Result<T, TransferError> {
+        let url = self.url(path);
+        json(self.bulk.request(method, &url), &url, limit).await
+    }
+
+    pub(crate) async fn bulk_bytes(
+        &self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<Vec<u8>, TransferError> {
+        let url = self.url(path);
+        bytes(self.bulk.get(&url), &url, limit).await
+    }
+
+    pub(crate) fn bulk(&self, method: Method, path: &str) -> RequestBuilder {
+        self.bulk.request(method, self.url(path))
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base_url)
+    }
+}
+
+/// Turns a refusal into an error with the server's own words.
+pub(crate) async fn accept(
+    response: Response,
+    url: &str,
+    limit: Duration,
+) -> Result<Response, TransferError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    if status == reqwest::StatusCode::UNAUTHORIZED {
+        return Err(TransferError::Unauthorized {
+            url: url.to_owned(),
+        });
+    }
+    let body = read_body(response, url, limit, REFUSAL_BYTES_MAX)
+        .await
+        .unwrap_or_default();
+    let status = status.as_u16();
+    match serde_json::from_slice::<ErrorBody>(&body) {
+        Ok(ErrorBody { error }) => Err(TransferError::Refused {
+            status,
+            code: error.code,
+            message: error.message,
+        }),
+        Err(_) => {
+            let message = format!("{url} refused and did not say why");
+            Err(TransferError::Refused {
+                status,
+                code: "status".to_owned(),
+                message,
+            })
+        }
+    }
+}
+
+async fn json<T: DeserializeOwned>(
+    request: RequestBuilder,
+    url: &str,
+    limit: Duration,
+) -> Result<T, TransferError> {
+    let body = bytes(request, url, limit).await?;
+    serde_json::from_slice(&body).map_err(|error| TransferError::BadAnswer {
+        url: url.to_owned(),
+        why: error.to_string(),
+    })
+}
+
+async fn bytes(
+    request: RequestBuilder,
+    url: &str,
+    limit: Duration,
+) -> Result<Vec<u8>, TransferError> {
+    let sent = request.timeout(limit).send().await;
+    let response = sent.map_err(|error| TransferError::from_http(&error, url, limit))?;
+    let response = accept(response, url, limit).await?;
+    read_body(response, url, limit, ANSWER_BYTES_MAX).await
+}
+
+/// The request's own time limit covers the body, too.
+async fn read_body(
+    mut response: Response,
+    url: &str,
+    limit: Duration,
+    bytes_max: usize,
+) -> Result<Vec<u8>, TransferError> {
+    let mut body = Vec::new();
+    let broke = |error: reqwest::Error| TransferError::from_http(&error, url, limit);
+    while let Some(piece) = response.chunk().await.map_err(broke)? {
+        if body.len() + piece.len() > bytes_max {
+            let why = format!("more than {bytes_max} bytes");
+            return Err(TransferError::BadAnswer {
+                url: url.to_owned(),
+                why,
+            });
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
+}
+
+/// Whether the address is this machine; refuses what would show the token to others.
+fn check_endpoint(endpoint: &Endpoint) -> Result<bool, TransferError> {
+    let text = endpoint.base_url.clone();
+    let bad = |why: &str| TransferError::BadUrl {
+        url: text.clone(),
+        why: why.to_owned(),
+    };
+    let url = Url::parse(&text).map_err(|error| bad(&error.to_string()))?;
+    let host = url.host_str().ok_or_else(|| bad("no host"))?;
+    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
+        return Err(bad("only host, port and path are allowed"));
+    }
+    let address = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
+    let loopback = address.map_or(host == "localhost", |address| address.is_loopback());
+    match (url.scheme(), endpoint.trust) {
+        ("https", Trust::Pinned(_)) => Ok(loopback),
+        ("https", Trust::LoopbackPlain) => Err(TransferError::FingerprintMissing(text)),
+        ("http", _) if !loopback => Err(TransferError::PlainNotLoopback(text)),
+        ("http", Trust::LoopbackPlain) => Ok(true),
+        ("http", Trust::Pinned(_)) => Err(TransferError::FingerprintUnused(text)),
+        _ => Err(bad("neither https nor http")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::endpoint::{Fingerprint, Token};
+
+    fn check(base_url: &str, trust: Trust) -> Result<bool, TransferError> {
+        check_endpoint(&Endpoint {
+            base_url: base_url.to_owned(),
+            token: Token::new("t"),
+            trust,
+        })
+    }
+
+    #[test]
+    fn only_https_with_a_pin_and_plain_http_to_this_machine_are_accepted() {
+        let pinned = Trust::Pinned(Fingerprint([7; 32]));
+        let plain = Trust::LoopbackPlain;
+        for url in [
+            "http://127.0.0.1:8471",
+            "http://[::1]:8471",
+            "http://localhost/x",
+        ] {
+            assert!(check(url, plain).unwrap(), "{url}");
+            assert!(matches!(
+                check(url, pinned),
+                Err(TransferError::FingerprintUnused(_))
+            ));
+        }
+        for url in [
+            "http://10.0.0.1:8471",
+            "http://hansa.example",
+            "http://127.0.0.1.evil.com",
+        ] {
+            assert!(
+                matches!(check(url, plain), Err(TransferError::PlainNotLoopback(_))),
+                "{url}"
+            );
+            assert!(
+                matches!(check(url, pinned), Err(TransferError::PlainNotLoopback(_))),
+                "{url}"
+            );
+        }
+        assert!(!check("https://hansa.example:8471", pinned).unwrap());
+        assert!(check("https://127.0.0.1:8471", pinned).unwrap());
+        let missing = check("https://hansa.example", plain);
+        assert!(matches!(missing, Err(TransferError::FingerprintMissing(_))));
+        for url in [
+            "",
+            "hansa.example:8471",
+            "ftp://127.0.0.1",
+            "http://u:p@127.0.0.1",
+        ] {
+            assert!(
+                matches!(check(url, plain), Err(TransferError::BadUrl { .. })),
+                "{url}"
+            );
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The server's half, as plain functions over the store: routes call them, whatever the framework.
+//!
+//! Bodies are streamed in pieces, so that memory grows with the number of requests, not with blobs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::{Stream, StreamExt, stream};
+use hansa_store::{Blob, ChunkOutcome, StoreError, Upload};
+
+/// `complete` came before all chunks; the client asks what is missing and goes on.
+pub const CODE_INCOMPLETE: &str = "incomplete";
+/// A chunk's bytes do not match the manifest; the client sends it again.
+pub const CODE_CHUNK_MISMATCH: &str = "chunk_mismatch";
+
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// A part of a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRange {
+    /// The first byte.
+    pub start: u64,
+    /// The number of bytes; at least 1 when it comes from a header.
+    pub length: u64,
+}
+
+impl ByteRange {
+    /// The value of a `Range` header that asks for it.
+    #[must_use]
+    pub fn to_header(self) -> String {
+        format!(
+            "bytes={}-{}",
+            self.start,
+            self.start + self.length.saturating_sub(1)
+        )
+    }
+
+    /// The value of the `Content-Range` header that answers it with status 206.
+    #[must_use]
+    pub fn content_range(self, total_bytes: u64) -> String {
+        let last = self.start + self.length.saturating_sub(1);
+        format!("bytes {}-{last}/{total_bytes}", self.start)
+    }
+}
+
+/// Why a `Range` header is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RangeError {
+    /// Not one range of bytes: status 400.
+    #[error("the Range header is not a single range of bytes, as in \"bytes=0-1023\"")]
+    Malformed,
+    /// It lies outside the blob: status 416.
+    #[error("the range asked for lies outside the blob's {total_bytes} bytes")]
+    Outside {
+        /// The blob's size.
+        total_bytes: u64,
+    },
+}
+
+/// Reads a `Range` header by RFC 9110 §14: `bytes=a-b`, `bytes=a-` or `bytes=-n`, one range only.
+pub fn parse_range(header: &str, total_bytes: u64) -> Result<ByteRange, RangeError> {
+    let spec = header
+        .trim()
+        .strip_prefix("bytes=")
+        .ok_or(RangeError::Malformed)?;
+    let (first, last) = spec.split_once('-').ok_or(RangeError::Malformed)?;
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let parsed = digits.then(|| text.parse::<u64>().ok()).flatten();
+        parsed.ok_or(RangeError::Malformed)
+    };
+    let outside = RangeError::Outside { total_bytes };
+    let (start, end) = match (first, last) {
+        ("", count) => (total_bytes.saturating_sub(number(count)?), total_bytes),
+        (first, "") => (number(first)?, total_bytes),
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            if last < first {
+                return Err(RangeError::Malformed);
+            }
+            (first, last.saturating_add(1).min(total_bytes))
+        }
+    };
+    if start >= end {
+        return Err(outside);
+    }
+    Ok(ByteRange {
+        start,
+        length: end - start,
+    })
+}
+
+/// A part of a blob in pieces of 256 KiB, read as the connection takes them.
+pub fn stream_blob(
+    blob: Blob,
+    range: ByteRange,
+) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static {
+    let end = range.start.saturating_add(range.length);
+    stream::try_unfold((blob, range.start), move |(blob, offset)| async move {
+        let length = end.saturating_sub(offset).min(PIECE_BYTES);
+        if length == 0 {
+            return Ok(None);
+        }
+        let read = move || {
+            let mut piece = vec![0; length as usize];
+            blob.read_exact_at(&mut piece, offset)?;
+            Ok((Bytes::from(piece), (blob, offset + length)))
+        };
+        off_the_network(read).await.map(Some)
+    })
+}
+
+/// Why a chunk was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// More bytes than the chunk has.
+    #[error(
+        "the body is longer than chunk {chunk}, which has {length} bytes; send that chunk alone"
+    )]
+    TooLong {
+        /// The chunk's index.
+        chunk: u32,
+        /// Its size.
+        length: u64,
+    },
+    /// The body ended with an error: the client or the network went away.
+    #[error("the body of chunk {chunk} broke off ({why}); send it again")]
+    Broken {
+        /// The chunk's index.
+        chunk: u32,
+        /// The connection's reason.
+        why: String,
+    },
+    /// Nothing came for too long.
+    #[error("nothing of chunk {chunk} came for {} s; send it again", limit.as_secs_f64())]
+    Stalled {
+        /// The chunk's index.
+        chunk: u32,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ReceiveError {
+    /// HTTP status and code for the answer.
+    #[must_use]
+    pub fn status_and_code(&self) -> (u16, &'static str) {
+        match self {
+            Self::TooLong { .. } => (413, "too_long"),
+            Self::Broken { .. } => (400, "broken_body"),
+            Self::Stalled { .. } => (408, "stalled"),
+            Self::Store(error) => status_and_code(error),
+        }
+    }
+}
+
+/// HTTP status and code for an error of the store.
+#[must_use]
+pub fn status_and_code(error: &StoreError) -> (u16, &'static str) {
+    match error {
+        StoreError::NoBlob(_) => (404, "no_blob"),
+        StoreError::NoChunk { .. } => (404, "no_chunk"),
+        StoreError::BadUploadId(_) => (400, "bad_upload_id"),
+        StoreError::ChunkMismatch(_) => (422, CODE_CHUNK_MISMATCH),
+        StoreError::UploadIncomplete { .. } => (409, CODE_INCOMPLETE),
+        StoreError::UploadConflict(_) => (409, "upload_conflict"),
+        _ => (500, "store"),
+    }
+}
+
+/// Takes the body of `PUT …/chunks/{chunk}`: bounded by the chunk's size, given up when nothing comes
+/// for `stall_max`, checked before it counts.
+pub async fn receive_chunk<B, E>(
+    upload: Arc<Upload>,
+    chunk: u32,
+    body: impl Stream<Item = Result<B, E>> + Send,
+    stall_max: Duration,
+) -> Result<ChunkOutcome, ReceiveError>
+where
+    B: Buf + Send,
+    E: std::fmt::Display,
+{
+    let chunks = upload.manifest().chunk_count();
+    let range = upload.manifest().chunk_range(chunk);
+    let (_, length) = range.ok_or(StoreError::NoChunk {
+        index: chunk,
+        chunks,
+    })?;
+    let mut body = std::pin::pin!(body);
+    let mut bytes = BytesMut::new();
+    loop {
+        let piece = tokio::time::timeout(stall_max, body.next()).await;
+        let stalled = |_| ReceiveError::Stalled {
+            chunk,
+            limit: stall_max,
+        };
+        let Some(piece) = piece.map_err(stalled)? else {
+            break;
+        };
+        let broken = |error: E| ReceiveError::Broken {
+            chunk,
+            why: error.to_string(),
+        };
+        let mut piece = piece.map_err(broken)?;
+        if (bytes.len() + piece.remaining()) as u64 > length {
+            return Err(ReceiveError::TooLong { chunk, length });
+        }
+        bytes.extend_from_slice(&piece.copy_to_bytes(piece.remaining()));
+    }
+    Ok(off_the_network(move || upload.put_chunk(chunk, &bytes)).await?)
+}
+
+/// Runs store work on a thread that may block.
+pub async fn off_the_network<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| {
+            let (what, path) = ("finish store work on", "a worker thread".into());
+            Err(StoreError::Io {
+                what,
+                path,
+                source: error.into(),
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_as_the_standard_says() {
+        let range = |start, length| Ok(ByteRange { start, length });
+        let outside = Err(RangeError::Outside { total_bytes: 100 });
+        let cases = [
+            ("bytes=0-9", range(0, 10)),
+            ("bytes=90-", range(90, 10)),
+            ("bytes=90-1000", range(90, 10)),
+            ("bytes=-10", range(90, 10)),
+            ("bytes=-1000", range(0, 100)),
+            ("bytes=99-18446744073709551615", range(99, 1)),
+            ("bytes=100-", outside),
+            ("bytes=100-200", outside),
+            ("bytes=-0", outside),
+            ("bytes=9-0", Err(RangeError::Malformed)),
+            ("bytes=0-1,5-6", Err(RangeError::Malformed)),
+            ("bytes=+1-5", Err(RangeError::Malformed)),
+            ("bytes=-", Err(RangeError::Malformed)),
+            ("bytes=99999999999999999999-", Err(RangeError::Malformed)),
+            ("items=0-9", Err(RangeError::Malformed)),
+            ("", Err(RangeError::Malformed)),
+        ];
+        for (header, expected) in cases {
+            assert_eq!(parse_range(header, 100), expected, "{header}");
+        }
+        let part = ByteRange {
+            start: 90,
+            length: 10,
+        };
+        assert_eq!(parse_range(&part.to_header(), 100), Ok(part));
+        assert_eq!(part.content_range(100), "bytes 90-99/100");
+    }
+}
