@@ -1,1 +1,3 @@
 //! The server: executes what the protocol decides.
+
+pub mod merge;

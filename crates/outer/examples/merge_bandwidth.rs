@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::thread;
 use std::time::Instant;
 
+use hansa_base::Tokens;
 use hansa_outer::{Dtype, Merge, MergeError, MergePlan, OuterStep, Weights};
 
 const REPEATS: usize = 5;
@@ -72,7 +73,7 @@ impl Round {
         let values: Vec<f32> = (0..elements).map(|i| (i % 1013) as f32 * 1e-5).collect();
         let mut encoded = vec![0; elements * codec.bytes_per_element()];
         codec.encode(&values, &mut encoded);
-        let weights = Weights::from_tokens(&vec![1000; contributions])?;
+        let weights = Weights::from_tokens(&vec![Tokens(1000); contributions])?;
         let model_bytes = match model {
             Dtype::F32 => 0,
             other => elements * other.bytes_per_element(),

@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 
+use hansa_base::Tokens;
 use thiserror::Error;
 
 use crate::dtype::{f32_from, f32_from_bf16};
@@ -68,15 +69,15 @@ impl Weights {
     ///
     /// # Errors
     /// If there is none, or one without tokens.
-    pub fn from_tokens(tokens: &[u64]) -> Result<Weights, MergeError> {
+    pub fn from_tokens(tokens: &[Tokens]) -> Result<Weights, MergeError> {
         if tokens.is_empty() {
             return Err(MergeError::NoContributions);
         }
-        if let Some(index) = tokens.iter().position(|tokens| *tokens == 0) {
+        if let Some(index) = tokens.iter().position(|tokens| tokens.0 == 0) {
             return Err(MergeError::NoTokens { index });
         }
-        let total: u128 = tokens.iter().map(|tokens| u128::from(*tokens)).sum();
-        let weight = |tokens: &u64| (*tokens as f64 / total as f64) as f32;
+        let total: u128 = tokens.iter().map(|tokens| u128::from(tokens.0)).sum();
+        let weight = |tokens: &Tokens| (tokens.0 as f64 / total as f64) as f32;
         Ok(Weights(tokens.iter().map(weight).collect()))
     }
 

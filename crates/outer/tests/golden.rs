@@ -1,6 +1,7 @@
 //! The outer step against recorded runs of `torch.optim.SGD` (see `golden/make_golden.py`).
 #![allow(clippy::unwrap_used)]
 
+use hansa_base::Tokens;
 use hansa_outer::{Dtype, Merge, OuterStep, Weights};
 use serde_json::Value;
 
@@ -47,7 +48,7 @@ fn check_run(name: &str) {
     assert!(rounds.len() >= 5);
     for (number, round) in rounds.iter().enumerate() {
         let tokens = round["tokens"].as_array().unwrap();
-        let tokens: Vec<u64> = tokens.iter().map(|t| t.as_u64().unwrap()).collect();
+        let tokens: Vec<Tokens> = tokens.iter().map(|t| Tokens(t.as_u64().unwrap())).collect();
         let deltas = round["deltas"].as_array().unwrap();
         let encoded: Vec<Vec<u8>> = deltas
             .iter()

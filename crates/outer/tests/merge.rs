@@ -3,6 +3,7 @@
 
 use std::num::NonZeroU32;
 
+use hansa_base::Tokens;
 use hansa_outer::{Dtype, Merge, MergeError, MergePlan, OuterStep, Weights};
 
 const NESTEROV: OuterStep = OuterStep::Nesterov {
@@ -18,6 +19,11 @@ fn noise(seed: u32, elements: usize) -> Vec<f32> {
         (state >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
     (0..elements).map(|_| next()).collect()
+}
+
+fn weights(tokens: &[u64]) -> Result<Weights, MergeError> {
+    let tokens: Vec<Tokens> = tokens.iter().copied().map(Tokens).collect();
+    Weights::from_tokens(&tokens)
 }
 
 fn encode(dtype: Dtype, values: &[f32]) -> Vec<u8> {
@@ -45,7 +51,7 @@ struct Outcome {
 
 impl Round {
     fn new(elements: usize, tokens: &[u64], codec: Dtype) -> Round {
-        let weights = Weights::from_tokens(tokens).unwrap();
+        let weights = weights(tokens).unwrap();
         let contribution = |seed| encode(codec, &noise(seed + 10, elements));
         Round {
             merge: Merge::new(NESTEROV, weights, codec, Dtype::Bf16).unwrap(),
@@ -135,7 +141,7 @@ fn the_order_of_the_close_record_is_what_counts() {
 
 #[test]
 fn weights_are_tokens_over_all_tokens() {
-    let weights = |tokens: &[u64]| Weights::from_tokens(tokens).map(|w| w.as_slice().to_vec());
+    let weights = |tokens: &[u64]| weights(tokens).map(|w| w.as_slice().to_vec());
     assert_eq!(weights(&[5]).unwrap(), [1.0]);
     assert_eq!(weights(&[1, 3]).unwrap(), [0.25, 0.75]);
     assert_eq!(weights(&[u64::MAX, u64::MAX]).unwrap(), [0.5, 0.5]);
@@ -146,7 +152,7 @@ fn weights_are_tokens_over_all_tokens() {
 #[test]
 fn a_merge_that_makes_no_sense_is_refused() {
     let merge = |step, tokens: &[u64]| {
-        let weights = Weights::from_tokens(tokens).unwrap();
+        let weights = weights(tokens).unwrap();
         Merge::new(step, weights, Dtype::F32, Dtype::F32).map(|m| m.contributions())
     };
     let adopt = OuterStep::Adopt { momentum: 0.9 };
@@ -169,7 +175,7 @@ fn weights_that_are_not_finite_are_not_published() {
         let mut momentum = vec![0.0; 10_000];
         let mut delta = noise(3, 10_000);
         delta[at] = bad;
-        let weights = Weights::from_tokens(&[1]).unwrap();
+        let weights = weights(&[1]).unwrap();
         let merge = Merge::new(NESTEROV, weights, Dtype::F32, Dtype::F32).unwrap();
         let bytes = encode(Dtype::F32, &delta);
         let result = merge.merge_chunk(&[&bytes], &mut theta, &mut momentum, None);
