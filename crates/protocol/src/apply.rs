@@ -460,7 +460,7 @@ impl State {
     }
 
     fn next_evaluation(&mut self, spec: &RunSpec, generation: Generation) {
-        let regular = spec.evaluate_every > 0 && generation.0 % spec.evaluate_every == 0;
+        let regular = spec.evaluate_every > 0 && generation.0.is_multiple_of(spec.evaluate_every);
         let due = &mut self.evaluations.due;
         // One that nobody was asked for is lost: nobody keeps those weights.
         if regular || due.is_some_and(|evaluation| evaluation.asked.is_none()) {

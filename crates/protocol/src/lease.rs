@@ -65,6 +65,14 @@ pub struct LeaseView {
     pub seq: u64,
 }
 
+impl LeaseView {
+    /// Windows from `front` on.
+    #[must_use]
+    pub fn left(&self) -> Windows {
+        Span::total(&self.spans)
+    }
+}
+
 /// What one replica is to train in one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {

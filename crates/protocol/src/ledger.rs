@@ -222,17 +222,18 @@ impl Ledger {
     /// Fills a hole of the map, joining equal neighbours.
     fn put(&mut self, span: Span, state: Ownership) {
         let (mut start, mut end) = (span.start.0, span.end.0);
-        if let Some((&before, &(before_end, same))) = self.intervals.range(..start).next_back() {
-            if before_end == start && same == state {
-                self.take(before, before_end, same);
-                start = before;
-            }
+        if let Some((&before, &(before_end, same))) = self.intervals.range(..start).next_back()
+            && before_end == start
+            && same == state
+        {
+            self.take(before, before_end, same);
+            start = before;
         }
-        if let Some(&(after_end, same)) = self.intervals.get(&end) {
-            if same == state {
-                self.take(end, after_end, same);
-                end = after_end;
-            }
+        if let Some(&(after_end, same)) = self.intervals.get(&end)
+            && same == state
+        {
+            self.take(end, after_end, same);
+            end = after_end;
         }
         self.insert(start, end, state);
     }

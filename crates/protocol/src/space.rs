@@ -96,7 +96,7 @@ impl BlockSpace {
     #[must_use]
     pub fn new(windows: Windows, block: Windows, seed: u64, epoch: Epoch) -> Self {
         let blocks = windows.0.div_ceil(block.0) as u32;
-        let short_last = windows.0 % block.0 != 0;
+        let short_last = !windows.0.is_multiple_of(block.0);
         let permutation = Permutation::new(blocks, short_last, seed, epoch);
         Self {
             windows: windows.0,

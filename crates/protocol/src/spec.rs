@@ -77,6 +77,21 @@ pub struct Timing {
     pub evaluation_budget: Duration,
 }
 
+impl Timing {
+    /// How often a replica that works reports.
+    #[must_use]
+    pub fn heartbeat_every(&self) -> Duration {
+        let third = self.ttl_min.min(self.session_ttl) / 3;
+        third.clamp(Duration::from_millis(20), Duration::from_secs(10))
+    }
+
+    /// How often a replica that waits for others asks: soon, so that no accelerator idles long.
+    #[must_use]
+    pub fn poll_every(&self) -> Duration {
+        (self.heartbeat_every() / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
+    }
+}
+
 /// When the run is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

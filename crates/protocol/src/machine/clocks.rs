@@ -62,20 +62,9 @@ pub(super) fn lease_ttl(spec: &RunSpec, progress: Option<&Progress>) -> Duration
     let timing = &spec.timing;
     let step = progress.and_then(|p| p.step).unwrap_or_default();
     let rtt = progress.and_then(|p| p.rtt).unwrap_or_default();
-    let report = step.max(heartbeat_every(spec)).as_secs_f64();
+    let report = step.max(timing.heartbeat_every()).as_secs_f64();
     let ttl_s = timing.alpha * report + timing.beta * rtt.as_secs_f64();
     // A measured time comes from the network: clamp before it becomes a duration.
     let (least, most) = (timing.ttl_min.as_secs_f64(), timing.ttl_max.as_secs_f64());
     Duration::from_secs_f64(ttl_s.clamp(least, most))
-}
-
-/// How often a replica that works reports.
-pub(super) fn heartbeat_every(spec: &RunSpec) -> Duration {
-    let third = spec.timing.ttl_min.min(spec.timing.session_ttl) / 3;
-    third.clamp(Duration::from_millis(20), Duration::from_secs(10))
-}
-
-/// How often a replica that waits for others asks: soon, so that no accelerator idles long.
-pub(super) fn poll_every(spec: &RunSpec) -> Duration {
-    (heartbeat_every(spec) / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }

@@ -1,6 +1,6 @@
 //! Heartbeats: a sign of life, and of progress. Only progress renews a lease.
 
-use super::clocks::{heartbeat_every, lease_ttl, poll_every};
+use super::clocks::lease_ttl;
 use super::{Answer, Machine, ReplicaVitals};
 use crate::{Activity, Heartbeat, Progress, Reply, RoundPhase, Standing};
 use hansa_base::{MonoMs, ReplicaKey};
@@ -10,10 +10,10 @@ impl Machine {
     pub(super) fn heartbeat(&mut self, now: MonoMs, heartbeat: &Heartbeat) -> Answer {
         let key = self.authenticate(now, &heartbeat.caller)?;
         let progress = heartbeat.progress;
-        if self.note_progress(now, key, progress) {
-            if let Some(lease) = self.replica(key)?.lease {
-                self.clocks.renew(lease, now, self.budget(&progress));
-            }
+        if self.note_progress(now, key, progress)
+            && let Some(lease) = self.replica(key)?.lease
+        {
+            self.clocks.renew(lease, now, self.budget(&progress));
         }
         let waiting = progress.activity == Activity::Waiting;
         Ok(Reply::Standing(Standing {
@@ -28,9 +28,9 @@ impl Machine {
                 .take(8)
                 .collect(),
             next: if waiting {
-                poll_every(&self.spec)
+                self.spec.timing.poll_every()
             } else {
-                heartbeat_every(&self.spec)
+                self.spec.timing.heartbeat_every()
             },
             ttl: lease_ttl(&self.spec, Some(&progress)),
         }))

@@ -16,7 +16,7 @@ pub struct CallNo(pub u64);
 /// One input of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Input {
-    /// The time that `ReplicaMachine::wake_at` named has come (any other time is fine too).
+    /// The time that [`super::ReplicaMachine::wake_at`] named has come (any other time is fine too).
     Wake,
     /// A call ended. Exactly one of these follows each [`Action::Call`].
     Answered {

@@ -1,0 +1,96 @@
+//! A phase: inner steps, and checkpoints between them.
+
+use super::api::{Action, TrainOrder, Void};
+use super::machine::{Doing, Held, Job, ReplicaMachine, Then};
+use crate::{Plan, Span};
+use hansa_base::{MonoMs, Windows};
+use std::time::Duration;
+
+impl ReplicaMachine {
+    /// Trains from the cursor to the end of the plan.
+    pub(super) fn train(&mut self, now: MonoMs, plan: Plan) {
+        let (Some(work), Some(lease)) = (&self.work, &self.lease) else {
+            return self.go_on(now);
+        };
+        let order = self.spec.step_windows(self.ranks);
+        let step_windows = Windows(
+            order.0 / u64::from(self.spec.phase.accumulation) * u64::from(plan.accumulation),
+        );
+        let phase = Span::split(&lease.spans, plan.windows).0;
+        let spans = Span::split(&phase, work.trained()).1;
+        if spans.is_empty() {
+            return self.contribute(now);
+        }
+        let order = TrainOrder {
+            epoch: work.epoch,
+            spans,
+            step_windows,
+            accumulation: plan.accumulation,
+            base: work.base,
+            steps_done: work.steps,
+            steps_planned: plan.steps,
+        };
+        self.checkpoint_at = Some(now.after(self.options.checkpoint_every));
+        self.enter(now, Doing::Training(plan));
+        self.vitals.counter = self.work.as_ref().map_or(0, |work| work.cursor.0);
+        self.start_job(Job::Train, Action::Train(order));
+    }
+
+    pub(super) fn stepped(&mut self, now: MonoMs, windows: Windows, took: Duration, loss: f64) {
+        self.held = Held::Unaccepted;
+        let tokens = self.spec.tokens(windows);
+        self.vitals.step(took, tokens, loss);
+        // What is void keeps being trained until the trainer halts: it counts for nothing.
+        let Some(work) = &mut self.work else { return };
+        work.cursor += windows;
+        work.steps = work.steps.next();
+        self.vitals.counter = work.cursor.0;
+        if let Doing::Training(plan) = self.doing
+            && self.checkpoint_at.is_some_and(|at| at <= now)
+        {
+            self.halt(now, Then::Save(plan));
+        }
+    }
+
+    /// Ends the training under way, and goes on with `then` when it has ended.
+    pub(super) fn halt(&mut self, now: MonoMs, then: Then) {
+        self.actions.push(Action::Halt);
+        self.enter(now, Doing::Halting(then));
+    }
+
+    pub(super) fn training_ended(&mut self, now: MonoMs) {
+        self.job = None;
+        match self.doing {
+            Doing::Training(_) => self.contribute(now),
+            _ => self.halted(now),
+        }
+    }
+
+    /// Writes a checkpoint within the phase, if there is more of it to come.
+    pub(super) fn save(&mut self, now: MonoMs, plan: Plan) {
+        let Some(work) = self.work.clone() else {
+            return self.go_on(now);
+        };
+        if self.leave_by.is_some() || work.trained() >= plan.windows {
+            return self.contribute(now);
+        }
+        self.enter(now, Doing::Checkpointing(Some(plan)));
+        self.start_job(Job::Checkpoint, Action::Checkpoint(work));
+    }
+
+    pub(super) fn checkpoint_durable(&mut self, now: MonoMs) {
+        self.job = None;
+        match self.doing {
+            Doing::Checkpointing(Some(plan)) if self.leave_by.is_none() => self.train(now, plan),
+            Doing::Checkpointing(Some(_)) => self.contribute(now),
+            Doing::Checkpointing(None) => self.enter(now, Doing::Announcing),
+            _ => self.halted(now),
+        }
+    }
+
+    /// What is being trained cannot count: it is halted.
+    pub(super) fn abandon(&mut self, now: MonoMs, why: Void) {
+        self.void(why);
+        self.halt(now, Then::Ask);
+    }
+}
