@@ -30,13 +30,26 @@ pub struct Client {
 impl Client {
     /// Checks address and trust; connects to nothing yet.
     pub fn new(endpoint: &Endpoint) -> Result<Self, TransferError> {
+        Self::with_headers(endpoint, &[])
+    }
+
+    /// As [`Client::new`]; every request carries these headers, too.
+    pub fn with_headers(
+        endpoint: &Endpoint,
+        more: &[(&'static str, String)],
+    ) -> Result<Self, TransferError> {
         let loopback = check_endpoint(endpoint)?;
         let tls = pinning::client_config(endpoint.trust)
             .map_err(|error| TransferError::SetUp(error.to_string()))?;
         let bearer = format!("Bearer {}", endpoint.token.as_str());
         let mut bearer = HeaderValue::try_from(bearer).map_err(|_| TransferError::BadToken)?;
         bearer.set_sensitive(true);
-        let headers = HeaderMap::from_iter([(AUTHORIZATION, bearer)]);
+        let mut headers = HeaderMap::from_iter([(AUTHORIZATION, bearer)]);
+        for (name, value) in more {
+            let value = HeaderValue::try_from(value);
+            let value = value.map_err(|error| TransferError::SetUp(format!("{name}: {error}")))?;
+            headers.insert(*name, value);
+        }
         let build = || {
             let mut builder = reqwest::Client::builder()
                 .tls_backend_preconfigured(tls.clone())
@@ -140,6 +153,7 @@ pub(crate) async fn accept(
             status,
             code: error.code,
             message: error.message,
+            more: error.more,
         }),
         Err(_) => {
             let message = format!("{url} refused and did not say why");
@@ -147,6 +161,7 @@ pub(crate) async fn accept(
                 status,
                 code: "status".to_owned(),
                 message,
+                more: serde_json::Map::new(),
             })
         }
     }

@@ -23,6 +23,9 @@ pub struct ErrorDetail {
     pub code: String,
     /// For people: what happened, to what, and what to do next.
     pub message: String,
+    /// Whatever else the server says, for programs.
+    #[serde(default, flatten)]
+    pub more: serde_json::Map<String, serde_json::Value>,
 }
 
 impl ErrorBody {
@@ -34,6 +37,7 @@ impl ErrorBody {
             error: ErrorDetail {
                 code: code.to_owned(),
                 message,
+                more: serde_json::Map::new(),
             },
         }
     }
@@ -120,6 +124,8 @@ pub enum TransferError {
         code: String,
         /// The server's message.
         message: String,
+        /// Whatever else the server said, for programs.
+        more: serde_json::Map<String, serde_json::Value>,
     },
     /// The answer is not what the protocol says.
     #[error("{url} answered something else than expected: {why}; are both sides the same version?")]

@@ -60,6 +60,7 @@ mod tests {
             status,
             code: "x".into(),
             message: "y".into(),
+            more: serde_json::Map::new(),
         }
     }
 
