@@ -20,7 +20,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hansa_base::Tokens;
+use hansa_base::{Hash, Tokens};
 use hansa_outer::{
     Chunk, Dtype, Header, HeaderError, Layout, Merge, MergeError, MergePlan, Metadata, OuterStep,
     PREFIX_BYTES, Weights,
@@ -98,9 +98,9 @@ pub enum MergeFailure {
         /// Which input: "contribution 2".
         what: String,
         /// Its blob's name.
-        hash: hansa_base::Hash,
+        hash: Hash,
         /// What is wrong with it.
-        source: HeaderError,
+        source: Box<HeaderError>,
     },
     /// The close record or the numbers make no sense.
     #[error(transparent)]
@@ -443,6 +443,6 @@ fn bad_header(blob: &Blob, what: &str, source: HeaderError) -> MergeFailure {
     MergeFailure::Header {
         what: what.to_owned(),
         hash: blob.hash(),
-        source,
+        source: Box::new(source),
     }
 }
