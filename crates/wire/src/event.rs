@@ -1,0 +1,93 @@
+//! Mirrors of events and close records: what the journal holds. Golden bytes of each version are
+//! kept; a change here that is not a new version breaks runs in progress.
+
+use hansa_base::{
+    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
+    Tokens,
+};
+use hansa_protocol::{
+    CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event, FreedCause,
+    LeftReason, OuterStep, PhaseTimes, Plan, RefusedBecause, Span,
+};
+
+use crate::mirror::{mirror_enum, mirror_struct};
+
+mirror_enum!(EventJson = Event {
+    struct Registered {
+        key: ReplicaKey,
+        id: ReplicaId,
+        incarnation: Incarnation,
+        ranks: u32,
+        nonce: Hash,
+        presented: Option<Hash>,
+        token: Hash,
+        inherited: Option<LeaseId>,
+    }
+    struct Left { key: ReplicaKey, incarnation: Incarnation, reason: LeftReason }
+    struct Granted {
+        lease: LeaseId,
+        key: ReplicaKey,
+        incarnation: Incarnation,
+        spans: Vec<Span>,
+    }
+    struct Freed { lease: LeaseId, cause: FreedCause }
+    struct Planned { key: ReplicaKey, plan: Plan }
+    struct Excused { key: ReplicaKey }
+    struct Announced {
+        no: ContributionNo,
+        key: ReplicaKey,
+        incarnation: Incarnation,
+        parts: ContributionParts,
+    }
+    struct Refused { no: ContributionNo, because: RefusedBecause }
+    struct Staged { no: ContributionNo }
+    struct Published { generation: Generation, manifest: Hash, merge_ms: u64 }
+    struct Timed { key: ReplicaKey, generation: Generation, times: PhaseTimes }
+    struct EvaluationAsked { generation: Generation, key: ReplicaKey }
+    struct EvaluationLost { generation: Generation }
+    struct Evaluated {
+        generation: Generation,
+        key: ReplicaKey,
+        loss_sum_nats: f64,
+        tokens: Tokens,
+    }
+    struct EpochStarted { epoch: Epoch }
+    tuple Closed(record: CloseRecord)
+    tuple Ending(reason: EndReason)
+    unit Ended
+});
+mirror_enum!(LeftReasonJson = LeftReason {
+    unit Goodbye
+    unit SessionExpired
+    unit RunEnded
+});
+mirror_enum!(FreedCauseJson = FreedCause {
+    unit LeaseExpired
+    unit SessionExpired
+    unit Goodbye
+    unit RunEnding
+});
+mirror_enum!(CloseReasonJson = CloseReason {
+    struct AllContributed { members: u32 }
+    struct GraceOver { staged: u32, members: u32 }
+});
+mirror_struct!(CloseRecordJson = CloseRecord {
+    base: Generation,
+    contributions: Vec<ClosedContribution>,
+    step: OuterStep,
+    reason: CloseReason,
+});
+mirror_struct!(
+    ClosedContributionJson = ClosedContribution {
+        no: ContributionNo,
+        key: ReplicaKey,
+        id: Hash,
+        payload: Hash,
+        tokens: Tokens,
+        steps: Steps,
+    }
+);
+mirror_enum!(OuterStepJson = OuterStep {
+    struct Nesterov { lr: f64, momentum: f64 }
+    struct Adopt { momentum: f64 }
+});

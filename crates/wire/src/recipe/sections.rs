@@ -1,0 +1,372 @@
+//! The recipe's tables, key by key. `docs` and error messages use these names.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hansa_base::{Steps, Tokens, Windows};
+use hansa_outer::Dtype;
+use hansa_protocol::{OuterSpec, PhaseSpec, Solo};
+use hansa_train::{AdamWConfig, Schedule};
+use serde::{Deserialize, Serialize};
+
+/// `[corpus]`: what is trained on, in which order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CorpusSection {
+    /// The corpus directory or its `manifest.json`, relative to the recipe's file.
+    pub path: PathBuf,
+    /// Target tokens of a window; that of the corpus.
+    pub seq_len: u32,
+    /// `K`: consecutive windows of a block. Default 16.
+    #[serde(default = "default_block_windows")]
+    pub block_windows: u64,
+    /// `s`: the seed of each epoch's permutation. Default 0.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+fn default_block_windows() -> u64 {
+    16
+}
+
+/// `[phase]`: what one replica does between two exchanges.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseSection {
+    /// `H`: inner steps of a phase.
+    pub steps: u64,
+    /// `B`: windows a rank takes per micro-batch.
+    pub batch: u64,
+    /// `A`: micro-batches of a step. Default 1.
+    #[serde(default = "one")]
+    pub accumulation: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl PhaseSection {
+    pub(super) fn spec(&self) -> PhaseSpec {
+        PhaseSpec {
+            steps: Steps(self.steps),
+            batch: Windows(self.batch),
+            accumulation: self.accumulation,
+        }
+    }
+}
+
+/// `[inner]`: AdamW and its learning rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InnerSection {
+    /// Highest learning rate.
+    pub peak_lr: f64,
+    /// Inner steps of linear warm-up. Default 100.
+    #[serde(default = "default_warmup_steps")]
+    pub warmup_steps: u64,
+    /// Share of the run, counted from its end, over which the cosine falls. Default 1.
+    #[serde(default = "default_decay_fraction")]
+    pub decay_fraction: f64,
+    /// Learning rate at the run's end, as a fraction of the peak. Default 0.1.
+    #[serde(default = "default_floor")]
+    pub floor: f64,
+    /// Decay of the first moment. Default 0.9.
+    #[serde(default = "default_beta1")]
+    pub beta1: f64,
+    /// Decay of the second moment. Default 0.95.
+    #[serde(default = "default_beta2")]
+    pub beta2: f64,
+    /// Decoupled weight decay. Default 0.1.
+    #[serde(default = "default_weight_decay")]
+    pub weight_decay: f64,
+    /// Added to the root of the second moment. Default 1e-8.
+    #[serde(default = "default_eps")]
+    pub eps: f64,
+    /// Gradients with a larger global norm are scaled down to it. Default 1.
+    #[serde(default = "default_clip_norm")]
+    pub clip_norm: f64,
+    /// Seed of freshly drawn weights. Default 0.
+    #[serde(default)]
+    pub init_seed: u64,
+    /// A safetensors file to start from instead, relative to the recipe's file. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init_from: Option<PathBuf>,
+}
+
+fn default_warmup_steps() -> u64 {
+    100
+}
+fn default_decay_fraction() -> f64 {
+    1.0
+}
+fn default_floor() -> f64 {
+    0.1
+}
+fn default_beta1() -> f64 {
+    AdamWConfig::default().beta1
+}
+fn default_beta2() -> f64 {
+    AdamWConfig::default().beta2
+}
+fn default_weight_decay() -> f64 {
+    AdamWConfig::default().weight_decay
+}
+fn default_eps() -> f64 {
+    AdamWConfig::default().eps
+}
+fn default_clip_norm() -> f64 {
+    AdamWConfig::default().clip_norm
+}
+
+impl InnerSection {
+    /// The optimiser's settings.
+    #[must_use]
+    pub fn adamw(&self) -> AdamWConfig {
+        AdamWConfig {
+            beta1: self.beta1,
+            beta2: self.beta2,
+            weight_decay: self.weight_decay,
+            eps: self.eps,
+            clip_norm: self.clip_norm,
+        }
+    }
+
+    /// The learning rate's course.
+    #[must_use]
+    pub fn schedule(&self) -> Schedule {
+        Schedule {
+            peak_lr: self.peak_lr,
+            warmup_steps: self.warmup_steps,
+            decay_fraction: self.decay_fraction,
+            floor: self.floor,
+        }
+    }
+}
+
+/// `[outer]`: the step from one generation to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OuterSection {
+    /// `η`. Default 0.7.
+    pub lr: f64,
+    /// `μ`. Default 0.9.
+    pub momentum: f64,
+    /// What a round with one contribution does: `"full"` (default; `η = 1`, with momentum), `"adopt"`
+    /// (take over its weights) or `"same"` (no special case).
+    #[serde(with = "solo")]
+    pub solo: Solo,
+}
+
+impl Default for OuterSection {
+    fn default() -> Self {
+        Self {
+            lr: 0.7,
+            momentum: 0.9,
+            solo: Solo::Full,
+        }
+    }
+}
+
+impl OuterSection {
+    pub(super) fn spec(&self) -> OuterSpec {
+        OuterSpec {
+            lr: self.lr,
+            momentum: self.momentum,
+            solo: self.solo,
+        }
+    }
+}
+
+/// `[exchange]`: how weights travel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExchangeSection {
+    /// Pseudo-gradients: `"f32"` (default) or `"bf16"`.
+    #[serde(with = "dtype")]
+    pub contribution: Dtype,
+    /// Models: `"f32"` (default) or `"bf16"`.
+    #[serde(with = "dtype")]
+    pub model: Dtype,
+    /// Size of a chunk, in MiB: 1 to 256. Default 16.
+    pub chunk_mib: u64,
+}
+
+impl Default for ExchangeSection {
+    fn default() -> Self {
+        Self {
+            contribution: Dtype::F32,
+            model: Dtype::F32,
+            chunk_mib: 16,
+        }
+    }
+}
+
+impl ExchangeSection {
+    /// Size of a chunk, in bytes.
+    #[must_use]
+    pub fn chunk_bytes(&self) -> u64 {
+        self.chunk_mib << 20
+    }
+}
+
+/// `[rounds]`: when a round closes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RoundsSection {
+    /// Contributions that a round waits for, if it has that many members. Default 1.
+    pub min_quorum: u32,
+    /// Seconds that a round stays open after its first contribution. Default 60.
+    pub grace_s: f64,
+}
+
+impl Default for RoundsSection {
+    fn default() -> Self {
+        Self {
+            min_quorum: 1,
+            grace_s: 60.0,
+        }
+    }
+}
+
+/// `[lease]`: how long leases and sessions live.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeaseSection {
+    /// `α`: expected report intervals that a lease lives. Default 2.5.
+    pub alpha: f64,
+    /// `β`: round trips that are added. Default 10.
+    pub beta: f64,
+    /// The shortest lease, in seconds. Default 60.
+    pub ttl_min_s: f64,
+    /// The longest lease, in seconds. Default 1800.
+    pub ttl_max_s: f64,
+    /// Seconds that a replica counts as alive without any call. Default 300.
+    pub session_ttl_s: f64,
+}
+
+impl Default for LeaseSection {
+    fn default() -> Self {
+        Self {
+            alpha: 2.5,
+            beta: 10.0,
+            ttl_min_s: 60.0,
+            ttl_max_s: 1800.0,
+            session_ttl_s: 300.0,
+        }
+    }
+}
+
+/// `[evaluation]`: held-out loss.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EvaluationSection {
+    /// Every how many generations one is evaluated; 0 means never. Default 1.
+    pub every: u64,
+    /// Seconds that one replica may take for it. Default 600.
+    pub budget_s: f64,
+    /// At most so many held-out windows are used, from the first on. Default all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub windows_max: Option<u64>,
+}
+
+impl Default for EvaluationSection {
+    fn default() -> Self {
+        Self {
+            every: 1,
+            budget_s: 600.0,
+            windows_max: None,
+        }
+    }
+}
+
+/// `[checkpoint]`: the replicas' own checkpoints.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CheckpointSection {
+    /// Seconds between two checkpoints within a phase. Default 60.
+    pub every_s: f64,
+}
+
+impl Default for CheckpointSection {
+    fn default() -> Self {
+        Self { every_s: 60.0 }
+    }
+}
+
+impl CheckpointSection {
+    /// The time between two checkpoints within a phase.
+    #[must_use]
+    pub fn every(&self) -> Duration {
+        seconds(self.every_s).unwrap_or(Duration::MAX)
+    }
+}
+
+/// `[end]`: when the run is complete; exactly one of the three.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EndSection {
+    /// After so many rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<u64>,
+    /// When so many target tokens are committed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// After so many passes over the corpus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<u32>,
+}
+
+impl EndSection {
+    /// The protocol's form, unless not exactly one key is given, or that is 0.
+    pub(super) fn end(&self) -> Option<hansa_protocol::End> {
+        use hansa_protocol::End;
+        match (self.rounds, self.tokens, self.epochs) {
+            (Some(n @ 1..), None, None) => Some(End::Rounds(n)),
+            (None, Some(n @ 1..), None) => Some(End::Tokens(Tokens(n))),
+            (None, None, Some(n @ 1..)) => Some(End::Epochs(n)),
+            _ => None,
+        }
+    }
+}
+
+/// Seconds of a recipe as a duration; `None` if negative, not a number, or beyond thirty years.
+pub(super) fn seconds(value: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(value)
+        .ok()
+        .filter(|duration| duration.as_secs() < 1_000_000_000)
+}
+
+mod dtype {
+    use hansa_outer::Dtype;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(dtype: &Dtype, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(dtype.name())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Dtype, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+mod solo {
+    use hansa_protocol::Solo;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(solo: &Solo, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match solo {
+            Solo::Full => "full",
+            Solo::Adopt => "adopt",
+            Solo::Same => "same",
+        })
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Solo, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "full" => Ok(Solo::Full),
+            "adopt" => Ok(Solo::Adopt),
+            "same" => Ok(Solo::Same),
+            other => Err(D::Error::custom(format!(
+                "unknown solo mode {other:?}: use \"full\", \"adopt\" or \"same\""
+            ))),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Mirrors of what both messages and records hold, and of every message of the protocol.
+
+use std::time::Duration;
+
+use hansa_base::{
+    Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, Steps, Tokens, Windows,
+};
+use hansa_protocol::{
+    Activity, Announce, Caller, ContributionParts, DigestFields, EndReason, Evaluated,
+    GenerationInfo, Grant, Heartbeat, LeaseAnswer, LeaseRequest, LeaseView, Mismatch, PhaseTimes,
+    Plan, Progress, Refusal, RefusedBecause, Registered, ShardIdentity, Span, Standing, Verdict,
+    Wait,
+};
+
+use crate::mirror::{mirror_enum, mirror_struct};
+use crate::{BadValue, Wire};
+
+/// An epoch has fewer windows than this.
+const POSITIONS_MAX: u64 = 1 << 32;
+
+impl Wire for Span {
+    type Json = (u64, u64);
+    fn to_json(&self) -> (u64, u64) {
+        (self.start.0, self.end.0)
+    }
+    fn from_json((start, end): (u64, u64)) -> Result<Self, BadValue> {
+        if start < end && end <= POSITIONS_MAX {
+            return Ok(Self::new(start, end));
+        }
+        Err(BadValue::new(format!(
+            "{start}..{end} is no range of positions"
+        )))
+    }
+}
+
+mirror_struct!(
+    ShardIdentityJson = ShardIdentity {
+        name: String,
+        hash: Hash
+    }
+);
+mirror_struct!(DigestJson = DigestFields {
+    format_version: u32,
+    windows: Windows,
+    block: Windows,
+    seed: u64,
+    epoch_rule: String,
+    permutation_check: u64,
+    tokenizer: Hash,
+    dtype: String,
+    seq_len: u32,
+    shards: Vec<ShardIdentity>,
+    held_out: Vec<ShardIdentity>,
+});
+mirror_struct!(
+    MismatchJson = Mismatch {
+        field: String,
+        ours: String,
+        theirs: String
+    }
+);
+mirror_struct!(
+    PlanJson = Plan {
+        generation: Generation,
+        steps: Steps,
+        accumulation: u32,
+        windows: Windows,
+    }
+);
+mirror_struct!(LeaseViewJson = LeaseView {
+    id: LeaseId,
+    epoch: Epoch,
+    front: Windows,
+    spans: Vec<Span>,
+    seq: u64,
+});
+mirror_struct!(
+    GenerationInfoJson = GenerationInfo {
+        generation: Generation,
+        manifest: Hash,
+        inner_step: Steps,
+        tokens: Tokens,
+        progress: f64,
+        progress_per_round: f64,
+    }
+);
+mirror_struct!(
+    PhaseTimesJson = PhaseTimes {
+        download_ms: u64,
+        evaluate_ms: u64,
+        train_ms: u64,
+        checkpoint_ms: u64,
+        upload_ms: u64,
+        wait_ms: u64,
+    }
+);
+mirror_struct!(ContributionPartsJson = ContributionParts {
+    generation: Generation,
+    base: Hash,
+    spans: Vec<Span>,
+    tokens: Tokens,
+    steps: Steps,
+    payload: Hash,
+    bytes: Bytes,
+} check check_parts);
+
+/// A step takes at least one window, so that neither count can overflow a sum.
+fn check_parts(parts: &ContributionParts) -> Result<(), &'static str> {
+    let windows = parts.windows().0;
+    if !(1..=POSITIONS_MAX).contains(&windows) {
+        return Err("a contribution needs 1 to 2^32 positions");
+    }
+    if !(1..=windows).contains(&parts.steps.0) {
+        return Err("a contribution needs at least one step, and at most one for each position");
+    }
+    Ok(())
+}
+
+mirror_struct!(
+    CallerJson = Caller {
+        replica: ReplicaId,
+        incarnation: Incarnation
+    }
+);
+mirror_struct!(RegisteredJson = Registered {
+    incarnation: Incarnation,
+    token: Hash,
+    lease: Option<LeaseView>,
+    announced: Option<Hash>,
+    current: GenerationInfo,
+});
+mirror_struct!(LeaseRequestJson = LeaseRequest {
+    caller: Caller,
+    base: Hash,
+    times: Option<(Generation, PhaseTimes)>,
+});
+mirror_struct!(
+    GrantJson = Grant {
+        lease: LeaseView,
+        plan: Plan,
+        base: GenerationInfo
+    }
+);
+mirror_enum!(LeaseAnswerJson = LeaseAnswer {
+    tuple Train(grant: Grant)
+    tuple Adopt(generation: GenerationInfo)
+    tuple Evaluate(generation: Generation)
+    tuple Wait(wait: Wait)
+    tuple Finish(reason: EndReason)
+});
+mirror_enum!(WaitJson = Wait {
+    tuple Members(members: Vec<ReplicaId>)
+    unit Merging
+    unit NothingFree
+    unit Ending
+});
+mirror_struct!(
+    HeartbeatJson = Heartbeat {
+        caller: Caller,
+        progress: Progress
+    }
+);
+mirror_struct!(ProgressJson = Progress {
+    activity: Activity,
+    counter: u64,
+    step: Option<Duration>,
+    rtt: Option<Duration>,
+    loss: Option<f64>,
+    tokens_per_s: Option<f64>,
+});
+mirror_enum!(ActivityJson = Activity {
+    unit Starting
+    unit Downloading
+    unit Training
+    unit Checkpointing
+    unit Uploading
+    unit Evaluating
+    unit Waiting
+    unit Leaving
+});
+mirror_struct!(StandingJson = Standing {
+    lease: Option<LeaseView>,
+    current: GenerationInfo,
+    merging: bool,
+    ending: Option<EndReason>,
+    waits_for: Vec<ReplicaId>,
+    next: Duration,
+    ttl: Duration,
+});
+mirror_struct!(
+    AnnounceJson = Announce {
+        caller: Caller,
+        parts: ContributionParts
+    }
+);
+mirror_enum!(VerdictJson = Verdict {
+    tuple Merged(generation: Generation)
+    tuple Refused(because: RefusedBecause)
+    unit Upload
+    unit Staged
+});
+mirror_struct!(
+    EvaluatedJson = Evaluated {
+        caller: Caller,
+        generation: Generation,
+        loss_sum_nats: f64,
+        tokens: Tokens,
+    }
+);
+mirror_enum!(RefusedBecauseJson = RefusedBecause {
+    unit Late
+    unit LeaseLost
+    unit Replaced
+    unit Gate
+    unit RunEnding
+});
+mirror_enum!(EndReasonJson = EndReason {
+    unit Rounds
+    unit Tokens
+    unit Epochs
+});
+mirror_enum!(RefusalJson = Refusal {
+    struct Busy { replica: ReplicaId, retry: Duration }
+    struct Fenced { replica: ReplicaId }
+    struct Gone { replica: ReplicaId }
+    struct NeverIssued { what: String }
+    struct Unknown { replica: ReplicaId }
+    struct NotFromFront { lease: Option<LeaseId> }
+    struct Stale { base: Generation, current: Generation }
+    struct ContributedAlready { replica: ReplicaId }
+    struct WrongTokens { said: Tokens, real: Tokens }
+    tuple OtherData(mismatch: Mismatch)
+    tuple UnknownContribution(id: Hash)
+    tuple RunOver(reason: EndReason)
+    tuple Broken(what: String)
+});
