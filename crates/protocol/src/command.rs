@@ -225,7 +225,8 @@ pub struct Announce {
     pub parts: ContributionParts,
 }
 
-/// The answer to an announcement; the same id always gets an answer of the same meaning.
+/// The answer to an announcement. The same id gets the same answer, unless it was refused for a
+/// reason that holds no longer, such as a lost lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Send the bytes.

@@ -13,11 +13,14 @@ impl Machine {
         let key = self.authenticate(now, &announce.caller)?;
         let parts = announce.parts;
         let id = parts.id();
-        if let Some(verdict) = self.known_verdict(key, id)? {
-            self.renew_lease(now, key)?;
-            return Ok(Reply::Verdict(verdict));
+        let fits = self.check_announcement(key, &parts);
+        match self.known_verdict(key, id)? {
+            Some(verdict) if fits.is_err() || stays(&verdict) => {
+                self.renew_lease(now, key)?;
+                return Ok(Reply::Verdict(verdict));
+            }
+            _ => fits?,
         }
-        self.check_announcement(key, &parts)?;
         if let Some((no, earlier)) = self.state.announced_by(key) {
             let earlier = earlier.id;
             self.emit(Event::Refused {
@@ -202,5 +205,14 @@ impl Machine {
             self.clocks.leases.remove(&lease);
         }
         Ok(())
+    }
+}
+
+/// False for a refusal that was not for the contribution's own sake: the same windows may have been
+/// leased and trained again since, to the same bytes and so the same id.
+const fn stays(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::Refused(because) => matches!(because, RefusedBecause::Gate),
+        Verdict::Upload | Verdict::Staged | Verdict::Merged(_) => true,
     }
 }

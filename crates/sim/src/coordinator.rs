@@ -1,0 +1,283 @@
+//! The coordinator's process: a machine over a journal, killed at every awkward moment.
+
+use crate::Mutation;
+use crate::host::Life;
+use crate::weights::Weights;
+use crate::world::{Happening, World};
+use hansa_base::{Hash, Windows};
+use hansa_protocol::{
+    CloseRecord, Command, Effect, End, Event, Machine, Merged, Refusal, Reply, RunSpec, State,
+    check_invariants,
+};
+use std::collections::BTreeMap;
+
+pub struct Coordinator {
+    /// Durable.
+    pub journal: Vec<Event>,
+    /// Durable: what the journal makes of the first state, kept up event by event.
+    pub twin: State,
+    /// Durable: models by manifest hash.
+    pub models: BTreeMap<Hash, Weights>,
+    /// Durable: payloads by manifest hash.
+    pub payloads: BTreeMap<Hash, Weights>,
+    /// Ids that were ever staged.
+    pub staged: Vec<Hash>,
+    first: State,
+    snapshot: (usize, State),
+    process: Option<Running>,
+    /// Deaf until then.
+    pub stalled_until: u64,
+}
+
+struct Running {
+    life: Life,
+    born: u64,
+    machine: Machine,
+}
+
+impl Coordinator {
+    pub fn new(spec: &RunSpec) -> Self {
+        let model = Weights::default();
+        let manifest = model.hash("model", Hash::default());
+        let first = State::new(spec, manifest);
+        Self {
+            journal: Vec::new(),
+            twin: first.clone(),
+            models: BTreeMap::from([(manifest, model)]),
+            payloads: BTreeMap::new(),
+            staged: Vec::new(),
+            snapshot: (0, first.clone()),
+            first,
+            process: None,
+            stalled_until: 0,
+        }
+    }
+
+    pub fn runs(&self) -> bool {
+        self.process.is_some()
+    }
+
+    fn replay(&self, spec: &RunSpec, from: &State, at: usize) -> Result<State, String> {
+        let mut state = from.clone();
+        for event in &self.journal[at..] {
+            let applied = state.apply(spec, event);
+            applied.map_err(|error| format!("replay: {event:?}: {error}"))?;
+        }
+        Ok(state)
+    }
+}
+
+impl World {
+    pub fn start_coordinator(&mut self) {
+        if self.coordinator.runs() {
+            return;
+        }
+        let (spec, twin) = (&self.setting.spec, &self.coordinator.twin);
+        let (at, snapshot) = &self.coordinator.snapshot;
+        let whole = self.coordinator.replay(spec, &self.coordinator.first, 0);
+        let short = self.coordinator.replay(spec, snapshot, *at);
+        let state = match (whole, short) {
+            (Ok(whole), Ok(short)) if whole == *twin && short == *twin => whole,
+            (Err(error), _) | (_, Err(error)) => return self.fail(error),
+            _ => return self.fail("a replay gives another state (invariant 10)".into()),
+        };
+        let life = self.new_life();
+        let spec = self.setting.spec.clone();
+        let machine = Machine::new(spec, state, hansa_base::MonoMs(0));
+        let merge = machine.merge_due().cloned();
+        let born = self.now;
+        self.coordinator.process = Some(Running {
+            life,
+            born,
+            machine,
+        });
+        if let Some(record) = merge {
+            self.merge(&record);
+        }
+        self.after(50, Happening::Tick(life));
+    }
+
+    pub fn kill_coordinator(&mut self) {
+        self.seen.coordinator_crashes += 1;
+        self.tell(|_| "the coordinator dies".into());
+        self.coordinator.process = None;
+        let away = self.random.between(100, 9000);
+        self.after(away, Happening::CoordinatorStarts);
+    }
+
+    pub fn stall(&mut self) {
+        self.seen.stalls += 1;
+        let stall = self.random.between(500, 12_000);
+        self.coordinator.stalled_until = self.now + stall;
+    }
+
+    pub fn tick(&mut self, life: Life) {
+        if self
+            .coordinator
+            .process
+            .as_ref()
+            .is_none_or(|p| p.life != life)
+        {
+            return;
+        }
+        if self.options.mutation != Some(Mutation::NeverTicks) {
+            let until = self.coordinator.stalled_until;
+            if self.now < until {
+                // What arrived during the stall comes first.
+                return self.at(until + 1, Happening::Tick(life));
+            }
+            self.command(Command::Tick);
+        }
+        self.after(200, Happening::Tick(life));
+    }
+
+    /// One command: decided, journaled, checked, and only then answered. `None` if the process dies
+    /// on the way.
+    pub fn command(&mut self, command: Command) -> Option<Result<Reply, Refusal>> {
+        let born = self.coordinator.process.as_ref()?.born;
+        let now = self.clock(born);
+        let outcome = self
+            .coordinator
+            .process
+            .as_mut()?
+            .machine
+            .handle(now, command);
+        if let Err(Refusal::Broken(what)) = &outcome.reply {
+            self.fail(format!("the coordinator's machine is broken: {what}"));
+        }
+        let changed = !outcome.events.is_empty();
+        if changed && self.dies() {
+            self.kill_coordinator();
+            return None;
+        }
+        self.journal(outcome.events);
+        if changed && self.dies() {
+            self.kill_coordinator();
+            return None;
+        }
+        for effect in outcome.effects {
+            if let Effect::Merge(record) = effect {
+                self.merge(&record);
+            }
+        }
+        Some(outcome.reply)
+    }
+
+    fn dies(&mut self) -> bool {
+        self.faulty() && self.random.one_in(self.setting.coordinator_crash)
+    }
+
+    fn journal(&mut self, mut events: Vec<Event>) {
+        if events.is_empty() {
+            return;
+        }
+        let forgets = self.options.mutation == Some(Mutation::ForgetsAnEvent);
+        if forgets && self.random.one_in(20) {
+            let which = self.random.next() as usize % events.len();
+            events.remove(which);
+        }
+        for event in events {
+            self.tell(|_| format!("    {event:?}"));
+            match &event {
+                Event::EvaluationLost { .. } => self.seen.evaluations_lost += 1,
+                Event::Staged { no } => {
+                    let staged = self.coordinator.twin.contributions.get(no);
+                    self.coordinator.staged.extend(staged.map(|c| c.id));
+                }
+                _ => {}
+            }
+            let spec = &self.setting.spec;
+            if let Err(error) = self.coordinator.twin.apply(spec, &event) {
+                return self.fail(format!("{event:?}: {error}"));
+            }
+            self.coordinator.journal.push(event);
+        }
+        if self.random.one_in(15) {
+            let length = self.coordinator.journal.len();
+            self.coordinator.snapshot = (length, self.coordinator.twin.clone());
+        }
+        self.check_state();
+    }
+
+    fn check_state(&mut self) {
+        let (spec, twin) = (&self.setting.spec, &self.coordinator.twin);
+        let live = self.coordinator.process.as_ref().map(|p| p.machine.state());
+        if live.is_some_and(|live| live != twin) {
+            return self.fail("the journal lacks something (invariant 10)".into());
+        }
+        if let Err(violation) = check_invariants(spec, twin) {
+            return self.fail(violation.to_string());
+        }
+        let should = Weights::committed(spec, twin);
+        let Some(model) = self.coordinator.models.get(&twin.current.manifest) else {
+            return self.fail("the current generation has no model".into());
+        };
+        if *model != should {
+            let (generation, what) = (twin.current.generation, model.difference(&should));
+            let what = format!("generation {generation} is not its ledger (invariant 12): {what}");
+            self.fail(what);
+        }
+    }
+
+    /// A pure function of the record and durable files; how long it takes is chance.
+    fn merge(&mut self, record: &CloseRecord) {
+        let Some(life) = self.coordinator.process.as_ref().map(|p| p.life) else {
+            return;
+        };
+        let base = self.coordinator.twin.current.manifest;
+        let mut model = self
+            .coordinator
+            .models
+            .get(&base)
+            .cloned()
+            .unwrap_or_default();
+        for (n, contribution) in record.contributions.iter().enumerate() {
+            let Some(delta) = self.coordinator.payloads.get(&contribution.payload) else {
+                return self.fail(format!("contribution {} has no payload", contribution.no));
+            };
+            let twice = n == 1 && self.options.mutation == Some(Mutation::MergesTwice);
+            model.add_all(delta, if twice { 2 } else { 1 });
+        }
+        let generation = record.base.next();
+        let mut salt = Hash::default();
+        salt.0[..8].copy_from_slice(&generation.0.to_le_bytes());
+        let manifest = model.hash("model", salt);
+        self.coordinator.models.insert(manifest, model);
+        let merge_ms = self.random.between(20, 800);
+        let merged = Merged {
+            generation,
+            manifest,
+            merge_ms,
+        };
+        self.after(merge_ms, Happening::MergeDone(life, merged));
+    }
+
+    pub fn merge_done(&mut self, life: Life, merged: Merged) {
+        if self
+            .coordinator
+            .process
+            .as_ref()
+            .is_some_and(|p| p.life == life)
+        {
+            self.command(Command::Merged(merged));
+        }
+    }
+
+    pub fn check_the_end(&mut self) {
+        let state = &self.coordinator.twin;
+        if self.failure.is_some() || !state.ended {
+            return;
+        }
+        let (spec, committed) = (&self.setting.spec, state.committed());
+        let reached = match spec.end {
+            End::Rounds(rounds) => state.current.generation.0 == rounds,
+            End::Tokens(tokens) => spec.tokens(committed) >= tokens,
+            End::Epochs(epochs) => committed == Windows(spec.digest.windows.0 * u64::from(epochs)),
+        };
+        if !reached {
+            self.fail(format!(
+                "the run is over with {committed} windows committed"
+            ));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Hosts and their processes: each executes what its replica's machine says.
+
+use crate::random::Random;
+use crate::trainer::{Disk, DiskWrite, Trainer};
+use crate::world::{Happening, World};
+use hansa_base::{Hash, ReplicaId, RetryPolicy};
+use hansa_protocol::replica::{
+    Action, CallNo, ExitReason, Found, Input, Notice, Options, ReplicaMachine, WhenBusy,
+};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// One process lifetime, of a replica or of the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Life(pub u64);
+
+/// Where replicas of one name run.
+pub struct Host {
+    pub id: ReplicaId,
+    pub ranks: u32,
+    /// Milliseconds for a step.
+    pub step_ms: u64,
+    /// The last is in use; a process that was taken over keeps its own.
+    pub disks: Vec<Disk>,
+    /// The process that should run.
+    pub current: Option<Life>,
+    /// It never comes back.
+    pub dead: bool,
+    /// No message passes until then.
+    pub cut_off_until: u64,
+}
+
+impl Host {
+    pub fn new(number: u64, random: &mut Random) -> Self {
+        let name = format!("site{}/r{number}", number % 2);
+        Self {
+            id: name.parse().unwrap_or_else(|_| unreachable!()),
+            ranks: random.between(1, 2) as u32,
+            step_ms: random.between(20, 600),
+            disks: vec![Disk::default()],
+            current: None,
+            dead: false,
+            cut_off_until: 0,
+        }
+    }
+}
+
+/// A running replica.
+pub struct Process {
+    pub host: usize,
+    /// Host and disk.
+    pub disk: (usize, usize),
+    pub born: u64,
+    pub machine: ReplicaMachine,
+    pub trainer: Trainer,
+    /// Calls that are not answered yet.
+    pub open_calls: BTreeSet<CallNo>,
+    /// When the next wake-up is planned.
+    wakes_at: Option<u64>,
+}
+
+impl World {
+    pub fn new_life(&mut self) -> Life {
+        self.lives += 1;
+        Life(self.lives)
+    }
+
+    pub fn start_process(&mut self, host: usize) {
+        if self.hosts[host].current.is_some() || self.hosts[host].dead {
+            return;
+        }
+        let life = self.new_life();
+        let Host {
+            id, ranks, disks, ..
+        } = &self.hosts[host];
+        let (id, ranks) = (id.clone(), *ranks);
+        let last = disks.len() - 1;
+        let disk = &disks[last];
+        let found = Found {
+            registration: disk.registration.clone(),
+            latest: disk.latest.as_ref().map(|saved| saved.state.clone()),
+            accepted: disk.accepted.is_some(),
+        };
+        let options = self.options();
+        let spec = self.setting.spec.clone();
+        let clock = self.clock(self.now);
+        let (machine, actions) = ReplicaMachine::start(spec, id, ranks, options, found, clock);
+        let process = Process {
+            host,
+            disk: (host, last),
+            born: self.now,
+            machine,
+            trainer: Trainer::default(),
+            open_calls: BTreeSet::new(),
+            wakes_at: None,
+        };
+        self.processes.insert(life, process);
+        self.hosts[host].current = Some(life);
+        self.act(life, actions);
+    }
+
+    fn options(&mut self) -> Options {
+        let entropy: Hash = self.random.hash();
+        Options {
+            entropy,
+            checkpoint_every: Duration::from_millis(self.random.between(100, 2000)),
+            retry: RetryPolicy {
+                first: Duration::from_millis(100),
+                longest: Duration::from_secs(2),
+                retries_max: None,
+            },
+            when_busy: WhenBusy::Wait,
+            leave_within: Duration::from_millis(self.random.between(500, 15_000)),
+        }
+    }
+
+    pub fn input(&mut self, life: Life, input: Input) {
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(&life) else {
+            return;
+        };
+        let clock = hansa_base::MonoMs(now - process.born);
+        let actions = process.machine.handle(clock, input);
+        self.act(life, actions);
+    }
+
+    fn act(&mut self, life: Life, actions: Vec<Action>) {
+        for action in actions {
+            if let Action::Exit(reason) = action {
+                return self.exit(life, reason);
+            }
+            self.execute(life, action);
+        }
+        self.plan_wake(life);
+    }
+
+    fn plan_wake(&mut self, life: Life) {
+        let now = self.now;
+        let Some(process) = self.processes.get_mut(&life) else {
+            return;
+        };
+        let at = process
+            .machine
+            .wake_at()
+            .map(|at| (process.born + at.0).max(now + 1));
+        let planned = process.wakes_at.filter(|planned| *planned > now);
+        if let Some(at) = at
+            && planned.is_none_or(|planned| at < planned)
+        {
+            process.wakes_at = Some(at);
+            self.at(at, Happening::Wakes(life));
+        }
+    }
+
+    fn execute(&mut self, life: Life, action: Action) {
+        match action {
+            Action::Save(record) => {
+                let write = DiskWrite::Registration(record);
+                self.write_later(life, write, Input::Saved);
+            }
+            Action::Call { no, call } => self.call(life, no, call),
+            Action::Tell(notice) => {
+                self.seen.voids += u64::from(matches!(notice, Notice::Void(_)));
+                self.tell(|_| format!("{life:?}: {notice}"));
+            }
+            Action::Promote => self.promote(life),
+            Action::Exit(_) => {}
+            action => self.job(life, action),
+        }
+    }
+
+    /// The write takes a while, and its report a while more: a crash may fall between them.
+    pub fn write_later(&mut self, life: Life, write: DiskWrite, report: Input) {
+        let takes = self.random.between(1, 150);
+        self.after(takes, Happening::Writes(life, Box::new(write)));
+        let told = takes + self.random.between(1, 50);
+        self.after(told, Happening::Reports(life, report));
+    }
+
+    fn exit(&mut self, life: Life, reason: ExitReason) {
+        self.tell(|_| format!("{life:?} exits: {reason}"));
+        let Some(process) = self.processes.remove(&life) else {
+            return;
+        };
+        let host = process.host;
+        let was_current = self.hosts[host].current == Some(life);
+        if was_current {
+            self.hosts[host].current = None;
+        }
+        match reason {
+            ExitReason::RunComplete(_) => {}
+            ExitReason::Fenced if !was_current => self.seen.fenced += 1,
+            ExitReason::Stopped { .. } if was_current => {
+                let back = self.random.between(100, 30_000);
+                self.after(back, Happening::Starts(host));
+            }
+            ExitReason::Stopped { .. } => {}
+            reason => self.fail(format!("{life:?} ends: {reason}")),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Calls between hosts and the coordinator: delayed, lost, doubled, overtaken by others.
+
+use crate::host::Life;
+use crate::weights::Weights;
+use crate::world::{Happening, World};
+use hansa_base::Hash;
+use hansa_protocol::replica::{Call, CallFailed, CallNo, Input};
+use hansa_protocol::{Command, Refusal, Register, Reply};
+
+pub type Answer = Result<Reply, Refusal>;
+
+/// How long a client waits.
+const TIMEOUT_MS: u64 = 1500;
+const UPLOAD_TIMEOUT_MS: u64 = 6000;
+
+/// A message to the coordinator.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub life: Life,
+    pub host: usize,
+    pub no: CallNo,
+    pub what: Asked,
+}
+
+#[derive(Clone, Debug)]
+pub enum Asked {
+    Command(Box<Command>),
+    Chunk(Hash),
+    Complete(Hash, Hash, Box<Weights>),
+}
+
+impl World {
+    pub fn call(&mut self, life: Life, no: CallNo, call: Call) {
+        let Some(process) = self.processes.get_mut(&life) else {
+            return;
+        };
+        process.open_calls.insert(no);
+        let host = process.host;
+        let command = match call {
+            Call::Upload { id, payload, .. } => {
+                return self.send_upload(life, host, no, id, payload);
+            }
+            Call::Register { nonce, resume } => Command::Register(Register {
+                replica: self.hosts[host].id.clone(),
+                digest: self.setting.spec.digest.clone(),
+                ranks: self.hosts[host].ranks,
+                nonce,
+                resume,
+                fresh_token: self.random.hash(),
+            }),
+            Call::Lease(request) => Command::Lease(request),
+            Call::Heartbeat(heartbeat) => Command::Heartbeat(heartbeat),
+            Call::Announce(announce) => Command::Announce(announce),
+            Call::Evaluated(evaluated) => Command::Evaluated(evaluated),
+            Call::Goodbye(caller) => Command::Goodbye(caller),
+        };
+        self.after(TIMEOUT_MS, Happening::TimedOut(life, no));
+        let what = Asked::Command(Box::new(command));
+        let request = Request {
+            life,
+            host,
+            no,
+            what,
+        };
+        self.send(request, 0);
+    }
+
+    /// Chunks one after the other, then the completion that carries everything.
+    fn send_upload(&mut self, life: Life, host: usize, no: CallNo, id: Hash, payload: Hash) {
+        self.after(UPLOAD_TIMEOUT_MS, Happening::TimedOut(life, no));
+        let stored = self.disk(life).and_then(|disk| disk.payload.clone());
+        let Some((_, delta)) = stored.filter(|(hash, _)| *hash == payload) else {
+            return self.fail(format!("payload {} is not on the disk", payload.short()));
+        };
+        let mut later = 0;
+        for _ in 0..self.random.between(0, 3) {
+            later += self.random.between(50, 900);
+            let what = Asked::Chunk(id);
+            self.send(
+                Request {
+                    life,
+                    host,
+                    no,
+                    what,
+                },
+                later,
+            );
+        }
+        later += self.random.between(50, 900);
+        let what = Asked::Complete(id, payload, Box::new(delta));
+        self.send(
+            Request {
+                life,
+                host,
+                no,
+                what,
+            },
+            later,
+        );
+    }
+
+    fn send(&mut self, request: Request, later: u64) {
+        if self.faulty() && self.random.one_in(self.setting.doubled) {
+            self.seen.doubled_messages += 1;
+            let delay = later + self.delay();
+            self.after(delay, Happening::Arrives(request.clone()));
+        }
+        if self.lost(request.host) {
+            return;
+        }
+        let delay = later + self.delay();
+        self.after(delay, Happening::Arrives(request));
+    }
+
+    fn delay(&mut self) -> u64 {
+        if self.faulty() && self.random.one_in(self.setting.slow) {
+            return self.random.between(200, 15_000);
+        }
+        self.random.between(1, 60)
+    }
+
+    fn lost(&mut self, host: usize) -> bool {
+        let cut = self.now < self.hosts[host].cut_off_until;
+        let lost = cut || self.faulty() && self.random.one_in(self.setting.loss);
+        self.seen.lost_messages += u64::from(lost);
+        lost
+    }
+
+    pub fn arrives(&mut self, request: Request) {
+        if !self.coordinator.runs() {
+            return;
+        }
+        if self.now < self.coordinator.stalled_until {
+            let until = self.coordinator.stalled_until;
+            return self.at(until, Happening::Arrives(request));
+        }
+        let Request {
+            life,
+            host,
+            no,
+            what,
+        } = request;
+        let (answer, ends) = match what {
+            Asked::Command(command) => (self.command(*command), true),
+            Asked::Chunk(id) => {
+                let answer = self.command(Command::UploadProgress { id });
+                let refused = matches!(answer, Some(Err(_)));
+                if !refused {
+                    self.after(1, Happening::Reports(life, Input::Advanced(self.now)));
+                }
+                (answer, refused)
+            }
+            Asked::Complete(id, payload, delta) => {
+                self.coordinator.payloads.insert(payload, *delta);
+                let bad = !self.setting.deterministic && self.faulty() && self.random.one_in(25);
+                let problem = bad.then(|| "not finite".to_owned());
+                (self.command(Command::UploadComplete { id, problem }), true)
+            }
+        };
+        if let (Some(answer), true) = (answer, ends)
+            && !self.lost(host)
+        {
+            let delay = self.delay();
+            self.after(delay, Happening::Replied(life, no, answer));
+        }
+    }
+
+    pub fn replied(&mut self, life: Life, no: CallNo, answer: Answer) {
+        self.answer(life, no, answer.map_err(CallFailed::Refused));
+    }
+
+    pub fn timed_out(&mut self, life: Life, no: CallNo) {
+        let why = "nothing came back".to_owned();
+        self.answer(life, no, Err(CallFailed::Unreachable(why)));
+    }
+
+    /// A client takes the first answer to a call, and no other.
+    fn answer(&mut self, life: Life, no: CallNo, answer: Result<Reply, CallFailed>) {
+        let process = self.processes.get_mut(&life);
+        if process.is_some_and(|process| process.open_calls.remove(&no)) {
+            self.input(life, Input::Answered { no, answer });
+        }
+    }
+}

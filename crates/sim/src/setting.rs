@@ -1,0 +1,97 @@
+//! What a seed's world is like.
+
+use crate::random::Random;
+use hansa_base::{Epoch, Hash, Steps, Tokens, Windows};
+use hansa_protocol::{BlockSpace, DigestFields, End, OuterSpec, PhaseSpec, RunSpec, Solo, Timing};
+use std::time::Duration;
+
+/// The seed's dice have been thrown: this is the world.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    pub spec: RunSpec,
+    pub hosts: u64,
+    /// Faults happen until then.
+    pub faults_until: u64,
+    /// One message in so many is lost.
+    pub loss: u64,
+    /// One message in so many is delivered twice.
+    pub doubled: u64,
+    /// One message in so many takes seconds.
+    pub slow: u64,
+    /// One journaled command in so many kills the coordinator.
+    pub coordinator_crash: u64,
+    /// Training the same windows from the same base gives the same bytes.
+    pub deterministic: bool,
+}
+
+impl Setting {
+    pub fn new(random: &mut Random) -> Self {
+        let calm = random.one_in(8);
+        let rarely = |n: u64| if calm { u64::MAX } else { n };
+        Self {
+            spec: spec(random),
+            hosts: random.between(1, 4),
+            faults_until: if calm {
+                0
+            } else {
+                random.between(20_000, 90_000)
+            },
+            loss: rarely(random.between(8, 60)),
+            doubled: rarely(random.between(8, 40)),
+            slow: rarely(random.between(20, 100)),
+            coordinator_crash: rarely(random.between(60, 1000)),
+            deterministic: random.one_in(2),
+        }
+    }
+}
+
+fn spec(random: &mut Random) -> RunSpec {
+    let windows = Windows(random.between(1, 140));
+    let block = Windows(random.between(1, 9));
+    let seed = random.next();
+    let end = match random.between(0, 2) {
+        0 => End::Rounds(random.between(1, 12)),
+        1 => End::Tokens(Tokens(random.between(1, 200) * 16)),
+        _ => End::Epochs(random.between(1, 3) as u32),
+    };
+    let solo = [Solo::Full, Solo::Adopt, Solo::Same][random.between(0, 2) as usize];
+    let ms = |random: &mut Random, least, most| Duration::from_millis(random.between(least, most));
+    RunSpec {
+        run: random.hash(),
+        digest: DigestFields {
+            format_version: 1,
+            windows,
+            block,
+            seed,
+            epoch_rule: RunSpec::EPOCH_RULE.to_owned(),
+            permutation_check: BlockSpace::new(windows, block, seed, Epoch(0)).check_value(),
+            tokenizer: Hash::default(),
+            dtype: "u16".to_owned(),
+            seq_len: 16,
+            shards: Vec::new(),
+            held_out: Vec::new(),
+        },
+        phase: PhaseSpec {
+            steps: Steps(random.between(1, 6)),
+            batch: Windows(random.between(1, 3)),
+            accumulation: random.between(1, 2) as u32,
+        },
+        outer: OuterSpec {
+            lr: 0.7,
+            momentum: 0.9,
+            solo,
+        },
+        timing: Timing {
+            alpha: 2.5,
+            beta: 10.0,
+            ttl_min: ms(random, 2000, 4000),
+            ttl_max: ms(random, 6000, 20_000),
+            session_ttl: ms(random, 3000, 8000),
+            grace: ms(random, 500, 8000),
+            evaluation_budget: ms(random, 2000, 6000),
+        },
+        min_quorum: random.between(1, 3) as u32,
+        end,
+        evaluate_every: random.between(0, 3),
+    }
+}
