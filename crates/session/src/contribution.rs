@@ -1,0 +1,333 @@
+//! A replica's pseudo-gradient as a file: base minus local weights, chunk by chunk, in the run's
+//! exchange dtype.
+//!
+//! The base is the file that was downloaded, not a copy in memory: those bytes are what the
+//! coordinator subtracts from. Memory is a few chunks whatever the model's size. Nothing that is not
+//! finite is ever written whole.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use hansa_outer::{
+    Dtype, Header, HeaderError, Metadata, PREFIX_BYTES, Scan, first_non_finite, pseudo_gradient,
+};
+
+use crate::files;
+use crate::trainer::{Trainer, TrainerError};
+
+/// Elements handled at a time: 1 MiB in `f32`.
+const CHUNK_ELEMENTS: usize = 1 << 18;
+
+/// What was written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Encoded {
+    /// The file's size.
+    pub bytes: u64,
+    /// L2 norm of the pseudo-gradient.
+    pub norm: f64,
+}
+
+/// Why no contribution could be written.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// A NaN or an infinity: the phase is worthless.
+    #[error(
+        "the contribution is not finite at element {index} of tensor {tensor}: it was not announced; \
+         lower the learning rate, or look for broken hardware"
+    )]
+    NonFinite {
+        /// The tensor.
+        tensor: String,
+        /// The element in it.
+        index: u64,
+    },
+    /// The base generation's file is not the run's model.
+    #[error("{path} is not the base generation's model: {source}; delete it, it is fetched again")]
+    Base {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: HeaderError,
+    },
+    /// The file's head cannot be made.
+    #[error("lay out the contribution: {0}")]
+    Header(HeaderError),
+    /// A file operation failed.
+    #[error("{what} {path}: {source}")]
+    Io {
+        /// A bare verb phrase.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The trainer could not give its weights.
+    #[error("export weights: {0}")]
+    Trainer(#[from] TrainerError),
+}
+
+fn io<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> EncodeError + 'a {
+    move |source| EncodeError::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Writes `base − weights` to `out` in `dtype`, durably and whole or not at all.
+///
+/// # Errors
+/// A value that is not finite (by tensor), a base of another model, a failed file operation.
+pub fn encode(
+    trainer: &mut dyn Trainer,
+    base: &Path,
+    dtype: Dtype,
+    out: &Path,
+) -> Result<Encoded, EncodeError> {
+    let layout = trainer.layout().clone();
+    let (mut base_file, base_header) = open_base(base)?;
+    let agrees = base_header
+        .layout()
+        .check_same(&layout)
+        .map_err(HeaderError::Layout);
+    agrees.map_err(|source| EncodeError::Base {
+        path: base.to_owned(),
+        source,
+    })?;
+    let (header, head) =
+        Header::build(&layout, dtype, Metadata::new()).map_err(EncodeError::Header)?;
+
+    let temporary = files::temporary_beside(out);
+    let file = File::create(&temporary).map_err(io("create", &temporary))?;
+    let mut writer = BufWriter::with_capacity(1 << 20, file);
+    writer.write_all(&head).map_err(io("write", &temporary))?;
+
+    let mut buffers = Buffers::default();
+    let mut scan = Scan::new();
+    let mut first = 0;
+    while first < layout.elements() {
+        let count = (layout.elements() - first).min(CHUNK_ELEMENTS as u64) as usize;
+        buffers.resize(count, base_header.dtype(), dtype);
+        base_file
+            .read_exact(&mut buffers.base_bytes)
+            .map_err(io("read", base))?;
+        base_header
+            .dtype()
+            .decode(&buffers.base_bytes, &mut buffers.base);
+        trainer.read_weights(first, &mut buffers.local)?;
+        pseudo_gradient(&buffers.base, &buffers.local, &mut buffers.delta);
+        dtype.encode(&buffers.delta, &mut buffers.out_bytes);
+        // What arrives must be finite too: rounding can carry a huge value over to infinity.
+        dtype.decode(&buffers.out_bytes, &mut buffers.delta);
+        if let Some(at) = first_non_finite(&buffers.delta) {
+            drop(writer);
+            // Best effort: the finding is what matters.
+            let _ = std::fs::remove_file(&temporary);
+            return Err(non_finite(&layout, first + at as u64));
+        }
+        scan.push(&buffers.delta);
+        writer
+            .write_all(&buffers.out_bytes)
+            .map_err(io("write", &temporary))?;
+        first += count as u64;
+    }
+    writer.flush().map_err(io("write", &temporary))?;
+    writer
+        .get_ref()
+        .sync_all()
+        .map_err(io("sync", &temporary))?;
+    files::rename_synced(&temporary, out).map_err(io("rename to", out))?;
+    Ok(Encoded {
+        bytes: header.file_bytes(),
+        norm: scan.squared_norm().sqrt(),
+    })
+}
+
+fn non_finite(layout: &hansa_outer::Layout, element: u64) -> EncodeError {
+    let (tensor, index) = layout
+        .tensor_at(element)
+        .map_or((String::new(), element), |(tensor, index)| {
+            (tensor.name.clone(), index)
+        });
+    EncodeError::NonFinite { tensor, index }
+}
+
+/// Opens the base and reads its head; the file stands at its first element then.
+fn open_base(path: &Path) -> Result<(File, Header), EncodeError> {
+    let bad = |source| EncodeError::Base {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = File::open(path).map_err(io("open", path))?;
+    let mut head = vec![0; PREFIX_BYTES];
+    file.read_exact(&mut head).map_err(io("read", path))?;
+    let mut prefix = [0; PREFIX_BYTES];
+    prefix.copy_from_slice(&head);
+    let needed = Header::bytes_needed(prefix).map_err(bad)?;
+    head.resize(needed, 0);
+    file.read_exact(&mut head[PREFIX_BYTES..])
+        .map_err(io("read", path))?;
+    let header = Header::parse(&head).map_err(bad)?;
+    let found = file.metadata().map_err(io("inspect", path))?.len();
+    header.check_file_bytes(found).map_err(bad)?;
+    Ok((file, header))
+}
+
+#[derive(Default)]
+struct Buffers {
+    base_bytes: Vec<u8>,
+    out_bytes: Vec<u8>,
+    base: Vec<f32>,
+    local: Vec<f32>,
+    delta: Vec<f32>,
+}
+
+impl Buffers {
+    fn resize(&mut self, elements: usize, base: Dtype, out: Dtype) {
+        self.base_bytes
+            .resize(elements * base.bytes_per_element(), 0);
+        self.out_bytes.resize(elements * out.bytes_per_element(), 0);
+        for values in [&mut self.base, &mut self.local, &mut self.delta] {
+            values.resize(elements, 0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::trainer::{EvaluationReport, StepReport};
+    use hansa_outer::{Layout, TensorSpec};
+    use serde_json::Value;
+    use std::ops::Range;
+
+    /// Holds weights, and nothing else.
+    struct Holder(Layout, Vec<f32>);
+
+    impl Trainer for Holder {
+        fn layout(&self) -> &Layout {
+            &self.0
+        }
+        fn read_weights(&mut self, first: u64, values: &mut [f32]) -> Result<(), TrainerError> {
+            values.copy_from_slice(&self.1[first as usize..][..values.len()]);
+            Ok(())
+        }
+        fn load_weights(&mut self, _: &Path) -> Result<(), TrainerError> {
+            unreachable!("not part of encoding")
+        }
+        fn train_step(&mut self, _: &[u64], _: f64) -> Result<StepReport, TrainerError> {
+            unreachable!("not part of encoding")
+        }
+        fn evaluate(&mut self, _: Range<u64>) -> Result<EvaluationReport, TrainerError> {
+            unreachable!("not part of encoding")
+        }
+        fn save_checkpoint(&mut self, _: &Path, _: &Value) -> Result<(), TrainerError> {
+            unreachable!("not part of encoding")
+        }
+        fn load_checkpoint(&mut self, _: &Path) -> Result<Value, TrainerError> {
+            unreachable!("not part of encoding")
+        }
+        fn restore_moments(&mut self, _: Option<&Path>) -> Result<(), TrainerError> {
+            unreachable!("not part of encoding")
+        }
+    }
+
+    /// A model of two tensors, longer than one chunk.
+    fn layout() -> Layout {
+        let tensor = |name: &str, shape: &[usize]| TensorSpec {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+        };
+        Layout::new([tensor("a", &[3]), tensor("b", &[CHUNK_ELEMENTS, 2])]).unwrap()
+    }
+
+    fn values(seed: u32, count: usize) -> Vec<f32> {
+        let noise = |i: usize| (i as u32).wrapping_mul(2_654_435_761).wrapping_add(seed) >> 16;
+        (0..count)
+            .map(|i| noise(i) as f32 / 65_536.0 - 0.5)
+            .collect()
+    }
+
+    fn write_model(path: &Path, dtype: Dtype, values: &[f32]) {
+        let (_, mut bytes) = Header::build(&layout(), dtype, Metadata::new()).unwrap();
+        let mut data = vec![0; values.len() * dtype.bytes_per_element()];
+        dtype.encode(values, &mut data);
+        bytes.extend(data);
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    fn read_model(path: &Path, dtype: Dtype) -> Vec<f32> {
+        let bytes = std::fs::read(path).unwrap();
+        let header = Header::parse(&bytes).unwrap();
+        header.check(&layout(), dtype).unwrap();
+        let mut values = vec![0.0; layout().elements() as usize];
+        dtype.decode(&bytes[header.data_offset() as usize..], &mut values);
+        values
+    }
+
+    #[test]
+    fn the_file_holds_base_minus_local_for_every_pair_of_dtypes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (base, out) = (dir.path().join("base"), dir.path().join("out"));
+        let count = layout().elements() as usize;
+        let local = values(7, count);
+        for model_dtype in Dtype::ALL {
+            for dtype in Dtype::ALL {
+                write_model(&base, model_dtype, &values(1, count));
+                let mut trainer = Holder(layout(), local.clone());
+                let encoded = encode(&mut trainer, &base, dtype, &out).unwrap();
+                assert_eq!(encoded.bytes, std::fs::metadata(&out).unwrap().len());
+                let downloaded = read_model(&base, model_dtype);
+                let exact = downloaded.iter().zip(&local).map(|(b, l)| b - l);
+                let mut expected: Vec<f32> = exact.collect();
+                let mut bytes = vec![0; count * dtype.bytes_per_element()];
+                dtype.encode(&expected, &mut bytes);
+                dtype.decode(&bytes, &mut expected);
+                assert_eq!(read_model(&out, dtype), expected, "{model_dtype} {dtype}");
+                let norm = hansa_outer::squared_norm(&expected).sqrt();
+                assert_eq!(encoded.norm, norm);
+            }
+        }
+    }
+
+    #[test]
+    fn a_non_finite_weight_is_named_and_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (base, out) = (dir.path().join("base"), dir.path().join("out"));
+        let count = layout().elements() as usize;
+        write_model(&base, Dtype::F32, &values(1, count));
+        for (at, bad, tensor, index) in [
+            (2, f32::NAN, "a", 2),
+            (count - 1, f32::INFINITY, "b", count as u64 - 4),
+            (3, f32::MAX, "b", 0),
+        ] {
+            let mut local = values(7, count);
+            local[at] = bad;
+            let error = encode(&mut Holder(layout(), local), &base, Dtype::Bf16, &out).unwrap_err();
+            assert!(
+                matches!(&error, EncodeError::NonFinite { tensor: t, index: i }
+                    if t == tensor && *i == index),
+                "{error}"
+            );
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_base_that_is_cut_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (base, out) = (dir.path().join("base"), dir.path().join("out"));
+        let count = layout().elements() as usize;
+        write_model(&base, Dtype::F32, &values(1, count));
+        let bytes = std::fs::read(&base).unwrap();
+        std::fs::write(&base, &bytes[..bytes.len() - 1]).unwrap();
+        let mut trainer = Holder(layout(), values(2, count));
+        let error = encode(&mut trainer, &base, Dtype::F32, &out).unwrap_err();
+        assert!(matches!(error, EncodeError::Base { .. }), "{error}");
+        assert!(!out.exists());
+    }
+}

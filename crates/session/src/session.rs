@@ -1,0 +1,188 @@
+//! One replica, from start to end.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use hansa_base::Hash;
+use hansa_corpus::Corpus;
+use hansa_protocol::EndReason;
+use hansa_wire::Recipe;
+use tokio::sync::Semaphore;
+
+use crate::coordinator::Coordinator;
+use crate::diary::Diary;
+use crate::embedded::Embedded;
+use crate::error::Error;
+use crate::event::SessionEvent;
+use crate::options::Options;
+use crate::shell::{Shell, ShellParts};
+use crate::signals::{Signals, Stops};
+use crate::startup;
+use crate::state_dir::StateDir;
+use crate::trainer::{Trainer, TrainerError};
+
+/// Makes the trainer, once recipe and corpus are known.
+pub type TrainerFactory =
+    Box<dyn FnOnce(&Recipe, Arc<Corpus>) -> Result<Box<dyn Trainer>, TrainerError> + Send>;
+
+/// How a session ended well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The run is over.
+    RunComplete(EndReason),
+    /// It was asked to stop; what was trained is contributed, and the coordinator knows.
+    SaidGoodbye,
+    /// It was asked to stop twice, or the coordinator could not be told in time. The state directory
+    /// has the last checkpoint: started again within the lease's TTL, it goes on from there.
+    StoppedWithoutGoodbye,
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::RunComplete(reason) => write!(f, "the run is complete: {reason}"),
+            Self::SaidGoodbye => f.write_str("stopped, with a goodbye"),
+            Self::StoppedWithoutGoodbye => f.write_str(
+                "stopped without a goodbye; start it again soon to go on with what it has leased",
+            ),
+        }
+    }
+}
+
+/// Asks a session to stop, from anywhere.
+#[derive(Clone, Debug)]
+pub struct Handle(Arc<Semaphore>);
+
+impl Handle {
+    /// As a SIGTERM: the first call is a clean goodbye, a second one ends the session at once.
+    pub fn stop(&self) {
+        self.0.add_permits(1);
+    }
+}
+
+/// A replica that is about to train.
+pub struct Session {
+    options: Options,
+    trainer: TrainerFactory,
+    stop: Arc<Semaphore>,
+}
+
+impl Session {
+    /// With the embedded trainer.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let threads = options.threads;
+        let embedded: TrainerFactory = Box::new(move |recipe, corpus| {
+            let (model, adamw) = (recipe.model.clone(), recipe.inner.adamw());
+            let batch = recipe.phase.batch as usize;
+            Ok(Box::new(Embedded::new(
+                model, adamw, corpus, batch, threads,
+            )?))
+        });
+        Self::with_trainer(options, embedded)
+    }
+
+    /// With another trainer.
+    #[must_use]
+    pub fn with_trainer(options: Options, trainer: TrainerFactory) -> Self {
+        Self {
+            options,
+            trainer,
+            stop: Arc::new(Semaphore::new(0)),
+        }
+    }
+
+    /// To stop it from elsewhere.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle(self.stop.clone())
+    }
+
+    /// Trains until the run is complete or a stop is asked for. Needs a multi-threaded tokio runtime.
+    ///
+    /// # Errors
+    /// What keeps it from beginning or from going on. The state directory stays valid.
+    pub async fn run(self) -> Result<Outcome, Error> {
+        let diary = Arc::new(Diary::new(self.options.events.clone()));
+        let outcome = self.run_telling(&diary).await;
+        let said = match &outcome {
+            Ok(outcome) => outcome.to_string(),
+            Err(error) => error.to_string(),
+        };
+        diary.tell(&SessionEvent::Ended { outcome: said });
+        outcome
+    }
+
+    async fn run_telling(self, diary: &Arc<Diary>) -> Result<Outcome, Error> {
+        check(&self.options)?;
+        let mut stops = Stops {
+            signals: Signals::listen(self.options.handle_signals)?,
+            handle: self.stop.clone(),
+        };
+        // Until there is something to contribute, stopping is simply ending.
+        let parts = tokio::select! {
+            parts = self.start(diary) => parts?,
+            () = stops.next() => return Ok(Outcome::StoppedWithoutGoodbye),
+        };
+        Shell::start(parts)?.run(&mut stops).await
+    }
+
+    async fn start(self, diary: &Arc<Diary>) -> Result<ShellParts, Error> {
+        let options = self.options;
+        let entropy = entropy()?;
+        let seed = u64::from_le_bytes(std::array::from_fn(|i| entropy.0[i]));
+        let coordinator = Coordinator::new(&options.endpoint, &options.replica, seed)?;
+        let answer = startup::first_contact(&coordinator, &options, diary, seed).await?;
+        let state = StateDir::open(&options.state_dir)?;
+        diary.log_to(&state.log());
+        state.registration(answer.run, &options.replica)?;
+        let run = startup::prepare(answer, &options, &state, diary).await?;
+        let make = self.trainer;
+        let begin = move || {
+            let made = make(&run.recipe, run.corpus.clone());
+            let mut trainer = made.map_err(Error::Trainer)?;
+            let found = startup::find(&state, run.spec.run, &options, trainer.as_mut())?;
+            Ok::<_, Error>((run, state, options, trainer, found))
+        };
+        let begun = tokio::task::spawn_blocking(begin).await;
+        let (run, state, options, trainer, (found, payload)) =
+            begun.map_err(|error| Error::Failed(error.to_string()))??;
+        Ok(ShellParts {
+            run,
+            state: Arc::new(state),
+            options,
+            trainer,
+            found,
+            payload,
+            coordinator,
+            diary: diary.clone(),
+            entropy,
+        })
+    }
+}
+
+fn check(options: &Options) -> Result<(), Error> {
+    let wrong = |option, value: String, problem| Error::Option {
+        option,
+        value,
+        problem,
+    };
+    match (options.threads, options.pace) {
+        (Some(0), _) => Err(wrong("--threads", "0".into(), "it must be at least 1")),
+        (_, Some(pace)) if !(1e-6..=1e12).contains(&pace) => {
+            let problem = "it must be a positive number of windows per second";
+            Err(wrong("--pace", pace.to_string(), problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// For nonces and jitter.
+fn entropy() -> Result<Hash, Error> {
+    let mut bytes = [0; 32];
+    let source = std::fs::File::open("/dev/urandom");
+    source
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .map_err(Error::system("read /dev/urandom"))?;
+    Ok(Hash(bytes))
+}

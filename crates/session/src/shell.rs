@@ -1,0 +1,453 @@
+//! Executes what the replica's machine decides, and feeds back what came of it.
+//!
+//! ```text
+//!   signals, timers ──┐                        ┌──► calls and transfers (tasks)
+//!   answers ──────────┼─► one input ─► machine ─┼──► the trainer's thread
+//!   trainer's reports ┘                        └──► state directory, people
+//! ```
+//!
+//! One loop, one input at a time. Nothing here waits for the trainer or the network, so a heartbeat
+//! leaves on time whatever hangs; it then shows no progress, which is the truth. Nothing is decided
+//! here.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use hansa_base::{Epoch, Hash, MonoMs};
+use hansa_protocol::replica::{
+    Action, Call, CallNo, ExitReason, Found, Input, Moments, Options as MachineOptions,
+    ReplicaMachine, TrainOrder, WhenBusy,
+};
+use hansa_protocol::{BlockSpace, GenerationInfo, Refusal, Reply};
+use hansa_store::Manifest;
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::coordinator::{CallError, Coordinator};
+use crate::diary::Diary;
+use crate::error::Error;
+use crate::event::SessionEvent;
+use crate::fetch;
+use crate::jobs::{self, EncodeJob, Phase, StepDone};
+use crate::options::Options;
+use crate::session::Outcome;
+use crate::signals::Stops;
+use crate::startup::{RETRY, Run};
+use crate::state_dir::{StateDir, StateDirError};
+use crate::telling::Telling;
+use crate::trainer::Trainer;
+use crate::worker::Worker;
+
+/// Reports that may wait for the loop; a faster trainer is slowed down to it.
+const QUEUE: usize = 256;
+
+/// What reaches the loop.
+pub(crate) enum Msg {
+    /// For the machine.
+    Input(Input),
+    /// A step was taken.
+    Step(StepDone),
+    /// The contribution is durable.
+    Encoded(Manifest),
+    /// A call ended.
+    Answered {
+        no: CallNo,
+        result: Result<Reply, CallError>,
+    },
+    /// A model is here.
+    Fetched(Wanted),
+    /// The coordinator did not answer a transfer.
+    Away(String),
+    /// For people.
+    Tell(SessionEvent),
+    /// The session cannot go on.
+    Fatal(Error),
+}
+
+/// What a model file is fetched for.
+pub(crate) enum Wanted {
+    /// To be loaded.
+    Load { model: PathBuf, moments: Moments },
+    /// To be subtracted from.
+    Encode { base: PathBuf },
+}
+
+/// Everything that a session has found out before it starts.
+pub(crate) struct ShellParts {
+    pub run: Run,
+    pub state: Arc<StateDir>,
+    pub options: Options,
+    pub trainer: Box<dyn Trainer>,
+    pub found: Found,
+    pub payload: Option<Manifest>,
+    pub coordinator: Coordinator,
+    pub diary: Arc<Diary>,
+    pub entropy: Hash,
+}
+
+pub(crate) struct Shell {
+    machine: ReplicaMachine,
+    run: Run,
+    state: Arc<StateDir>,
+    options: Options,
+    coordinator: Coordinator,
+    telling: Telling,
+    worker: Worker,
+    messages: mpsc::Receiver<Msg>,
+    sender: mpsc::Sender<Msg>,
+    tasks: JoinSet<()>,
+    /// The call under way beside heartbeats.
+    call: Option<AbortHandle>,
+    /// Actions that the machine gave before its first input, and inputs that are due at once.
+    first: Vec<Action>,
+    ready: VecDeque<Input>,
+    /// Ends the phase that is being trained.
+    halt: Option<Arc<AtomicBool>>,
+    space: Option<(Epoch, Arc<BlockSpace>)>,
+    /// The manifest of the last contribution.
+    payload: Option<Manifest>,
+    began: Instant,
+}
+
+impl Shell {
+    pub fn start(parts: ShellParts) -> Result<Self, Error> {
+        let (sender, messages) = mpsc::channel(QUEUE);
+        let worker = Worker::start(parts.trainer, sender.clone())?;
+        let options = MachineOptions {
+            entropy: parts.entropy,
+            checkpoint_every: parts.run.recipe.checkpoint.every(),
+            retry: RETRY,
+            when_busy: if parts.options.wait_if_busy {
+                WhenBusy::Wait
+            } else {
+                WhenBusy::Exit
+            },
+            leave_within: parts.options.leave_within,
+        };
+        let telling = Telling::new(parts.diary, &parts.run.spec, &parts.found);
+        let (spec, replica) = (parts.run.spec.clone(), parts.options.replica.clone());
+        let (machine, first) =
+            ReplicaMachine::start(spec, replica, 1, options, parts.found, MonoMs(0));
+        Ok(Self {
+            machine,
+            telling,
+            run: parts.run,
+            state: parts.state,
+            options: parts.options,
+            coordinator: parts.coordinator,
+            worker,
+            messages,
+            sender,
+            tasks: JoinSet::new(),
+            call: None,
+            first,
+            ready: VecDeque::new(),
+            halt: None,
+            space: None,
+            payload: parts.payload,
+            began: Instant::now(),
+        })
+    }
+
+    /// Runs until the machine says that it is over.
+    pub async fn run(mut self, stops: &mut Stops) -> Result<Outcome, Error> {
+        let ended = self.turn(stops).await;
+        let Self {
+            worker,
+            messages,
+            sender,
+            mut tasks,
+            ..
+        } = self;
+        // The trainer's last report must find nobody who could hold it up.
+        drop((messages, sender));
+        tasks.shutdown().await;
+        worker.end().await;
+        outcome(ended?, &self.options)
+    }
+
+    async fn turn(&mut self, stops: &mut Stops) -> Result<ExitReason, Error> {
+        let mut actions = std::mem::take(&mut self.first);
+        loop {
+            for action in actions {
+                if let Action::Exit(reason) = action {
+                    return Ok(reason);
+                }
+                self.execute(action).await?;
+            }
+            while self.tasks.try_join_next().is_some() {}
+            let input = self.next_input(stops).await?;
+            actions = self.machine.handle(self.now(), input);
+        }
+    }
+
+    fn now(&self) -> MonoMs {
+        MonoMs::default().after(self.began.elapsed())
+    }
+
+    async fn next_input(&mut self, stops: &mut Stops) -> Result<Input, Error> {
+        loop {
+            if let Some(input) = self.ready.pop_front() {
+                return Ok(input);
+            }
+            let wake = self.machine.wake_at();
+            let wake = wake.map(|at| self.began + at.since(MonoMs::default()));
+            let timer = async {
+                match wake {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let message = tokio::select! {
+                biased;
+                () = stops.next() => {
+                    self.telling.leaving(&self.machine);
+                    return Ok(Input::Stop);
+                }
+                message = self.messages.recv() => message,
+                () = timer => {
+                    self.telling.still_waiting(&self.machine);
+                    return Ok(Input::Wake);
+                }
+            };
+            // `None` cannot come: this end holds a sender.
+            if let Some(input) = message.map(|m| self.receive(m)).transpose()?.flatten() {
+                return Ok(input);
+            }
+        }
+    }
+
+    /// What a message means for the machine, if anything.
+    fn receive(&mut self, message: Msg) -> Result<Option<Input>, Error> {
+        Ok(match message {
+            Msg::Input(input) => {
+                if input == Input::Loaded {
+                    self.clean_up();
+                }
+                self.telling.input(&input);
+                Some(input)
+            }
+            Msg::Step(step) => {
+                self.telling.step(&step, &self.machine);
+                Some(Input::Stepped {
+                    windows: step.windows,
+                    duration: step.duration,
+                    loss: step.loss,
+                })
+            }
+            Msg::Encoded(manifest) => {
+                let (payload, bytes) = (manifest.hash(), manifest.total_bytes());
+                self.payload = Some(manifest);
+                Some(Input::Encoded {
+                    payload,
+                    bytes: hansa_base::Bytes(bytes),
+                })
+            }
+            Msg::Answered { no, result } => {
+                let answer = match result {
+                    Ok(reply) => Ok(reply),
+                    Err(CallError::Failed(failed)) => Err(failed),
+                    Err(CallError::Fatal(error)) => return Err(error),
+                };
+                self.telling.answered(&answer);
+                Some(Input::Answered { no, answer })
+            }
+            Msg::Fetched(wanted) => {
+                self.use_model(wanted);
+                None
+            }
+            Msg::Away(why) => {
+                self.telling.away(&why);
+                None
+            }
+            Msg::Tell(event) => {
+                self.telling.tell(&event);
+                None
+            }
+            Msg::Fatal(error) => return Err(error),
+        })
+    }
+
+    async fn execute(&mut self, action: Action) -> Result<(), Error> {
+        match action {
+            Action::Save(record) => {
+                self.on_disk(move |state| state.save_registration(&record))
+                    .await?;
+                self.ready.push_back(Input::Saved);
+            }
+            Action::Call { no, call } => self.start_call(no, call),
+            Action::Load {
+                generation,
+                moments,
+            } => {
+                self.telling.loading(generation);
+                let model = self.state.model(generation.manifest)?;
+                self.fetch(generation, Wanted::Load { model, moments });
+            }
+            Action::Restore => {
+                let latest = self.state.latest();
+                self.worker
+                    .run(move |trainer, reports| jobs::restore(trainer, reports, &latest));
+            }
+            Action::Train(order) => self.train(order),
+            Action::Halt => {
+                if let Some(halt) = &self.halt {
+                    halt.store(true, Ordering::Relaxed);
+                }
+            }
+            Action::Evaluate(generation) => self.evaluate(generation.0),
+            Action::Encode { base } => {
+                // A stale upload must not see the file change under it.
+                self.abort_call();
+                let base_file = self.state.model(base.manifest)?;
+                if base_file.exists() {
+                    self.use_model(Wanted::Encode { base: base_file });
+                } else {
+                    self.fetch(base, Wanted::Encode { base: base_file });
+                }
+            }
+            Action::Checkpoint(local) => {
+                let (latest, payload) = (self.state.latest(), self.payload.clone());
+                self.worker.run(move |trainer, reports| {
+                    jobs::checkpoint(trainer, reports, &latest, &local, payload.as_ref());
+                });
+            }
+            Action::Promote => self.on_disk(StateDir::accept_latest).await?,
+            Action::Tell(notice) => self.telling.notice(&notice),
+            // `turn` takes it.
+            Action::Exit(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn on_disk(
+        &self,
+        work: impl FnOnce(&StateDir) -> Result<(), StateDirError> + Send + 'static,
+    ) -> Result<(), Error> {
+        let state = self.state.clone();
+        let done = tokio::task::spawn_blocking(move || work(&state)).await;
+        done.map_err(|error| Error::Failed(error.to_string()))??;
+        Ok(())
+    }
+
+    fn start_call(&mut self, no: CallNo, call: Call) {
+        let beside_others = matches!(call, Call::Heartbeat(_));
+        let (coordinator, sender) = (self.coordinator.clone(), self.sender.clone());
+        let (digest, payload) = (self.run.spec.digest.clone(), self.payload.clone());
+        let file = self.state.contribution();
+        let make = async move {
+            let made = fetch::call(&coordinator, &sender, call, digest, payload, &file);
+            let result = made.await;
+            // An error means that the session is over.
+            let _ = sender.send(Msg::Answered { no, result }).await;
+        };
+        if !beside_others {
+            self.abort_call();
+        }
+        let handle = self.tasks.spawn(make);
+        if !beside_others {
+            self.call = Some(handle);
+        }
+    }
+
+    /// Whatever call was under way is of no interest to the machine any more.
+    fn abort_call(&mut self) {
+        if let Some(call) = self.call.take() {
+            call.abort();
+        }
+    }
+
+    fn fetch(&mut self, generation: GenerationInfo, wanted: Wanted) {
+        let (coordinator, sender) = (self.coordinator.clone(), self.sender.clone());
+        let make = async move {
+            let message = fetch::model(&coordinator, &sender, generation, wanted).await;
+            let _ = sender.send(message).await;
+        };
+        self.tasks.spawn(make);
+    }
+
+    fn use_model(&self, wanted: Wanted) {
+        match wanted {
+            Wanted::Load { model, moments } => {
+                let accepted = self.state.accepted();
+                self.worker.run(move |trainer, reports| {
+                    jobs::load(trainer, reports, &model, moments, &accepted);
+                });
+            }
+            Wanted::Encode { base } => {
+                let job = EncodeJob {
+                    base,
+                    dtype: self.run.recipe.exchange.contribution,
+                    out: self.state.contribution(),
+                    chunk_bytes: self.run.recipe.exchange.chunk_bytes(),
+                };
+                self.worker
+                    .run(move |trainer, reports| jobs::encode(trainer, reports, &job));
+            }
+        }
+    }
+
+    fn train(&mut self, order: TrainOrder) {
+        self.telling.phase(&order, &self.machine);
+        let halt = Arc::new(AtomicBool::new(false));
+        self.halt = Some(halt.clone());
+        let phase = Phase {
+            space: self.space(order.epoch),
+            order,
+            schedule: self.run.recipe.inner.schedule(),
+            pace: self.options.pace,
+            halt,
+        };
+        self.worker
+            .run(move |trainer, reports| jobs::train(trainer, reports, &phase));
+    }
+
+    /// The order of an epoch, computed once.
+    fn space(&mut self, epoch: Epoch) -> Arc<BlockSpace> {
+        match &self.space {
+            Some((known, space)) if *known == epoch => space.clone(),
+            _ => {
+                let space = Arc::new(self.run.spec.space(epoch));
+                self.space = Some((epoch, space.clone()));
+                space
+            }
+        }
+    }
+
+    fn evaluate(&mut self, generation: u64) {
+        self.telling.evaluating(generation);
+        let held_out = self.run.corpus.windows(hansa_corpus::Split::HeldOut).0;
+        let windows_max = self.run.recipe.evaluation.windows_max;
+        let windows = windows_max.map_or(held_out, |max| max.min(held_out));
+        let batch = self.run.recipe.phase.batch;
+        self.worker.run(move |trainer, reports| {
+            jobs::evaluate(trainer, reports, generation, windows, batch);
+        });
+    }
+
+    /// A generation is loaded: older ones are of no use any more.
+    fn clean_up(&mut self) {
+        let Some(loaded) = self.telling.loaded() else {
+            return;
+        };
+        if let Err(error) = self.state.keep_only_model(loaded.manifest) {
+            tracing::warn!(%error, "cannot remove old models");
+        }
+    }
+}
+
+fn outcome(reason: ExitReason, options: &Options) -> Result<Outcome, Error> {
+    match reason {
+        ExitReason::RunComplete(reason) => Ok(Outcome::RunComplete(reason)),
+        ExitReason::Stopped { goodbye: true } => Ok(Outcome::SaidGoodbye),
+        ExitReason::Stopped { goodbye: false } => Ok(Outcome::StoppedWithoutGoodbye),
+        ExitReason::Fenced => Err(Error::Fenced(options.replica.clone())),
+        ExitReason::Busy(Refusal::Busy { replica, retry }) => Err(Error::Busy { replica, retry }),
+        ExitReason::OtherData(mismatch) => Err(Error::OtherData(mismatch)),
+        ExitReason::Refused(refusal) | ExitReason::Busy(refusal) => Err(Error::Refused(refusal)),
+        other => Err(Error::Failed(other.to_string())),
+    }
+}

@@ -1,0 +1,173 @@
+//! From nothing to a machine that can start: coordinator, recipe, corpus, state directory, trainer.
+//!
+//! Everything that a user can have got wrong shows here, before anything is leased.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use hansa_base::{Hash, RetryPolicy};
+use hansa_corpus::{Corpus, Tick};
+use hansa_protocol::replica::{Found, LocalState};
+use hansa_protocol::{DigestFields, RunSpec};
+use hansa_store::Manifest;
+use hansa_transfer::TransferError;
+use hansa_wire::http::RecipeAnswer;
+use hansa_wire::{Recipe, WIRE_VERSION};
+
+use crate::checkpoint;
+use crate::coordinator::Coordinator;
+use crate::corpus;
+use crate::diary::Diary;
+use crate::error::Error;
+use crate::event::SessionEvent;
+use crate::options::Options;
+use crate::state_dir::{StateDir, StateDirError};
+use crate::trainer::Trainer;
+
+/// The run, as this site is to train it.
+pub(crate) struct Run {
+    pub recipe: Recipe,
+    pub spec: RunSpec,
+    pub corpus: Arc<Corpus>,
+}
+
+/// Back-off of calls: from 0.2 s to 10 s, for as long as it takes.
+pub(crate) const RETRY: RetryPolicy = RetryPolicy {
+    first: std::time::Duration::from_millis(200),
+    longest: std::time::Duration::from_secs(10),
+    retries_max: None,
+};
+
+/// Asks until the coordinator answers, and checks that it is one of this version.
+pub(crate) async fn first_contact(
+    coordinator: &Coordinator,
+    options: &Options,
+    diary: &Diary,
+    seed: u64,
+) -> Result<RecipeAnswer, Error> {
+    let began = Instant::now();
+    let mut attempt = 0;
+    loop {
+        let error = match introduce(coordinator).await {
+            Ok(recipe) => return Ok(recipe),
+            Err(Error::Transfer(error)) if error.is_transient() => error,
+            Err(error) => return Err(error),
+        };
+        let waited = began.elapsed();
+        let delay = RETRY.delay(attempt, seed.rotate_left(attempt));
+        let delay = delay.filter(|delay| waited + *delay < options.first_contact_within);
+        let Some(delay) = delay else {
+            return Err(Error::Unreachable { waited, why: error });
+        };
+        if attempt % 8 == 0 {
+            diary.tell(&SessionEvent::CoordinatorAway {
+                for_s: waited.as_secs_f64(),
+                reason: error.to_string(),
+            });
+        }
+        tokio::time::sleep(delay).await;
+        attempt += 1;
+    }
+}
+
+async fn introduce(coordinator: &Coordinator) -> Result<RecipeAnswer, Error> {
+    let hello = coordinator.hello().await.map_err(|error| match error {
+        TransferError::Refused { code, .. } if code == "status" => Error::NotACoordinator {
+            url: coordinator.url().to_owned(),
+            service: String::new(),
+        },
+        other => other.into(),
+    })?;
+    if hello.service != "hansa" {
+        return Err(Error::NotACoordinator {
+            url: coordinator.url().to_owned(),
+            service: hello.service.chars().take(40).collect(),
+        });
+    }
+    if hello.wire != WIRE_VERSION {
+        return Err(Error::OtherVersion {
+            theirs: hello.hansa.chars().take(40).collect(),
+            their_wire: hello.wire,
+            ours: env!("CARGO_PKG_VERSION"),
+            our_wire: WIRE_VERSION,
+        });
+    }
+    Ok(coordinator.recipe().await?)
+}
+
+/// Opens the corpus, and checks that it is the run's: cheaply by its manifest first, then all of it.
+pub(crate) async fn prepare(
+    answer: RecipeAnswer,
+    options: &Options,
+    state: &StateDir,
+    diary: &Arc<Diary>,
+) -> Result<Run, Error> {
+    let recipe = Recipe::parse(&answer.recipe, Path::new("recipe"))?;
+    let manifest = Corpus::open(&options.corpus_dir)?.manifest().clone();
+    let ours: DigestFields = corpus::digest(&manifest, answer.digest.block, answer.digest.seed);
+    if let Some(mismatch) = answer.digest.first_difference(&ours) {
+        return Err(Error::OtherData(mismatch));
+    }
+    recipe.digest_fields(&manifest)?;
+    let spec = recipe.run_spec_with(ours)?;
+    if spec.run != answer.run {
+        return Err(Error::OtherRunId {
+            named: answer.run.short(),
+            computed: spec.run.short(),
+        });
+    }
+    let (dir, marker) = (options.corpus_dir.clone(), state.corpus_marker());
+    let diary = diary.clone();
+    let check = move || {
+        let watch = |tick: &Tick| {
+            diary.tell(&SessionEvent::CheckingCorpus {
+                done_bytes: tick.done,
+                total_bytes: tick.total,
+            });
+        };
+        corpus::open_checked(&dir, &marker, &watch)
+    };
+    let corpus = tokio::task::spawn_blocking(check)
+        .await
+        .map_err(|error| Error::Failed(error.to_string()))??;
+    Ok(Run {
+        recipe,
+        spec,
+        corpus: Arc::new(corpus),
+    })
+}
+
+/// What the state directory holds of this replica. The trainer's weights are touched by it.
+pub(crate) fn find(
+    state: &StateDir,
+    run: Hash,
+    options: &Options,
+    trainer: &mut dyn Trainer,
+) -> Result<(Found, Option<Manifest>), StateDirError> {
+    let registration = state.registration(run, &options.replica)?;
+    let (latest, payload) = match read_latest(state, trainer)? {
+        Some((latest, payload)) => (Some(latest), payload),
+        None => (None, None),
+    };
+    let found = Found {
+        registration,
+        latest,
+        accepted: state.accepted().exists(),
+    };
+    Ok((found, payload))
+}
+
+fn read_latest(
+    state: &StateDir,
+    trainer: &mut dyn Trainer,
+) -> Result<Option<(LocalState, Option<Manifest>)>, StateDirError> {
+    let path = state.latest();
+    if !path.exists() {
+        return Ok(None);
+    }
+    let meta = trainer.load_checkpoint(&path).map_err(|e| e.to_string());
+    let read = meta.and_then(checkpoint::from_meta);
+    read.map(Some)
+        .map_err(|why| StateDirError::Damaged { path, why })
+}

@@ -1,0 +1,381 @@
+//! Where a replica keeps what it must find again after a crash.
+//!
+//! ```text
+//! DIR/lock                    one process at a time
+//!     identity.json           run, name, nonce, resume token: whose directory this is
+//!     latest.ckpt             weights and optimiser in mid-phase, and what they were trained on
+//!     accepted.ckpt           the same at the end of the last accepted phase
+//!     contribution.safetensors   what was announced, until it is decided
+//!     models/HASH.safetensors    downloaded generations
+//!     corpus.checked          the corpus that was hashed, so that a restart need not
+//!     replica.log             what happened, as JSON lines
+//! ```
+//!
+//! Never here: when any of it is written; that is the replica machine's decision.
+
+use std::path::{Path, PathBuf};
+
+use hansa_base::{Hash, ReplicaId};
+use hansa_protocol::replica::RegistrationRecord;
+use hansa_store::{DataDir, StoreError};
+use hansa_wire::Wire;
+use serde::{Deserialize, Serialize};
+
+use crate::files;
+
+const VERSION: u32 = 1;
+const IDENTITY: &str = "identity.json";
+const MODELS: &str = "models";
+/// What may lie in a directory that has no identity yet.
+const HARMLESS: [&str; 3] = ["lock", "replica.log", ".identity.json.tmp"];
+
+/// Why a state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateDirError {
+    /// Another process uses it.
+    #[error(transparent)]
+    Locked(StoreError),
+    /// It belongs to something else.
+    #[error(
+        "{path} is not empty and holds no replica's state (there is {found:?}); choose an empty or \
+         new directory for --state"
+    )]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// A file in it.
+        found: String,
+    },
+    /// It belongs to another run.
+    #[error(
+        "{path} holds the state of run {theirs}, but the coordinator serves run {ours}; choose \
+         another directory for --state, or delete this one if that run is over"
+    )]
+    OtherRun {
+        /// The directory.
+        path: PathBuf,
+        /// The coordinator's run, short.
+        ours: String,
+        /// The directory's run, short.
+        theirs: String,
+    },
+    /// It belongs to another replica.
+    #[error(
+        "{path} holds the state of {theirs}, this is {ours}; choose another directory for --state, \
+         or the name {theirs}"
+    )]
+    OtherReplica {
+        /// The directory.
+        path: PathBuf,
+        /// This replica.
+        ours: ReplicaId,
+        /// The directory's replica.
+        theirs: ReplicaId,
+    },
+    /// A file in it cannot be read as what it should be.
+    #[error(
+        "{path} is damaged ({why}); move the directory away and start again: at most the phase in \
+         progress is lost"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// A file operation failed.
+    #[error("{what} {path}: {source}")]
+    Io {
+        /// A bare verb phrase.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}
+
+impl StateDirError {
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { what, path, source }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IdentityFile {
+    version: u32,
+    registration: <RegistrationRecord as Wire>::Json,
+}
+
+/// A locked state directory; the lock goes with the value, or with the process however it dies.
+#[derive(Debug)]
+pub struct StateDir {
+    lock: DataDir,
+}
+
+impl StateDir {
+    /// Makes the directory if needed and takes its lock.
+    ///
+    /// # Errors
+    /// If another process has it, it belongs to something else, or the filesystem refuses.
+    pub fn open(path: &Path) -> Result<Self, StateDirError> {
+        let fresh = !path.join(IDENTITY).exists();
+        if let Some(found) = fresh.then(|| foreign_entry(path)).flatten() {
+            let path = path.to_owned();
+            return Err(StateDirError::Foreign { path, found });
+        }
+        let lock = DataDir::lock(path).map_err(StateDirError::Locked)?;
+        Ok(Self { lock })
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.lock.path()
+    }
+
+    /// Reads the registration record; a fresh directory has none.
+    ///
+    /// # Errors
+    /// If it is of another run or replica, or cannot be read.
+    pub fn registration(
+        &self,
+        run: Hash,
+        replica: &ReplicaId,
+    ) -> Result<Option<RegistrationRecord>, StateDirError> {
+        let path = self.path().join(IDENTITY);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(StateDirError::io("read", &path)(error)),
+        };
+        let record = parse_identity(&text).map_err(|why| StateDirError::Damaged {
+            path: path.clone(),
+            why,
+        })?;
+        if record.run != run {
+            return Err(StateDirError::OtherRun {
+                path: self.path().to_owned(),
+                ours: run.short(),
+                theirs: record.run.short(),
+            });
+        }
+        if record.replica != *replica {
+            return Err(StateDirError::OtherReplica {
+                path: self.path().to_owned(),
+                ours: replica.clone(),
+                theirs: record.replica,
+            });
+        }
+        Ok(Some(record))
+    }
+
+    /// Makes a registration record durable.
+    ///
+    /// # Errors
+    /// If a file operation fails.
+    pub fn save_registration(&self, record: &RegistrationRecord) -> Result<(), StateDirError> {
+        let file = IdentityFile {
+            version: VERSION,
+            registration: record.to_json(),
+        };
+        let path = self.path().join(IDENTITY);
+        // A structure of numbers and strings cannot fail to serialise.
+        let text = serde_json::to_vec_pretty(&file).unwrap_or_default();
+        files::write_durably(&path, &text).map_err(StateDirError::io("write", &path))
+    }
+
+    /// The checkpoint in mid-phase.
+    #[must_use]
+    pub fn latest(&self) -> PathBuf {
+        self.path().join("latest.ckpt")
+    }
+
+    /// The checkpoint at the end of the last accepted phase.
+    #[must_use]
+    pub fn accepted(&self) -> PathBuf {
+        self.path().join("accepted.ckpt")
+    }
+
+    /// The encoded contribution.
+    #[must_use]
+    pub fn contribution(&self) -> PathBuf {
+        self.path().join("contribution.safetensors")
+    }
+
+    /// Proof that the corpus was hashed.
+    #[must_use]
+    pub fn corpus_marker(&self) -> PathBuf {
+        self.path().join("corpus.checked")
+    }
+
+    /// The session's diary.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.path().join("replica.log")
+    }
+
+    /// Where the model with this manifest hash lies, or will.
+    ///
+    /// # Errors
+    /// If the folder of models cannot be made.
+    pub fn model(&self, manifest: Hash) -> Result<PathBuf, StateDirError> {
+        let folder = self.path().join(MODELS);
+        std::fs::create_dir_all(&folder).map_err(StateDirError::io("create", &folder))?;
+        Ok(folder.join(format!("{manifest}.safetensors")))
+    }
+
+    /// Removes every model, whole or partial, but the one with this manifest hash.
+    ///
+    /// # Errors
+    /// If a file operation fails.
+    pub fn keep_only_model(&self, manifest: Hash) -> Result<(), StateDirError> {
+        let kept = self.model(manifest)?;
+        let folder = self.path().join(MODELS);
+        let entries = std::fs::read_dir(&folder).map_err(StateDirError::io("list", &folder))?;
+        for entry in entries {
+            let path = entry.map_err(StateDirError::io("list", &folder))?.path();
+            if path != kept {
+                files::remove_if_there(&path).map_err(StateDirError::io("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The latest checkpoint becomes that of the last accepted phase: a second name for the same
+    /// bytes, as files here are replaced and never changed.
+    ///
+    /// # Errors
+    /// If a file operation fails.
+    pub fn accept_latest(&self) -> Result<(), StateDirError> {
+        let (latest, accepted) = (self.latest(), self.accepted());
+        let temporary = files::temporary_beside(&accepted);
+        files::remove_if_there(&temporary).map_err(StateDirError::io("remove", &temporary))?;
+        std::fs::hard_link(&latest, &temporary)
+            .or_else(|_| std::fs::copy(&latest, &temporary).and_then(|_| sync(&temporary)))
+            .map_err(StateDirError::io("keep", &latest))?;
+        files::rename_synced(&temporary, &accepted)
+            .map_err(StateDirError::io("rename to", &accepted))
+    }
+}
+
+fn parse_identity(text: &[u8]) -> Result<RegistrationRecord, String> {
+    let file: IdentityFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if file.version != VERSION {
+        let found = file.version;
+        return Err(format!(
+            "its version is {found}, this hansa writes {VERSION}"
+        ));
+    }
+    RegistrationRecord::from_json(file.registration).map_err(|error| error.to_string())
+}
+
+/// For filesystems without hard links.
+fn sync(path: &Path) -> std::io::Result<()> {
+    std::fs::File::open(path)?.sync_all()
+}
+
+/// The first entry of a directory that no replica put there.
+fn foreign_entry(path: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(path).ok()?;
+    let names = entries
+        .flatten()
+        .map(|e| e.file_name().to_string_lossy().into_owned());
+    names
+        .filter(|name| !HARMLESS.contains(&name.as_str()))
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn replica(name: &str) -> ReplicaId {
+        name.parse().unwrap()
+    }
+
+    fn record() -> RegistrationRecord {
+        RegistrationRecord {
+            run: RUN,
+            replica: replica("lumi/r0"),
+            incarnation: Some(hansa_base::Incarnation(4)),
+            token: Some(Hash([2; 32])),
+            nonce: None,
+        }
+    }
+
+    const RUN: Hash = Hash([9; 32]);
+
+    #[test]
+    fn an_identity_is_found_again_by_its_owner_and_by_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(&dir.path().join("new/r0")).unwrap();
+        let r0 = replica("lumi/r0");
+        assert_eq!(state.registration(RUN, &r0).unwrap(), None);
+        state.save_registration(&record()).unwrap();
+        assert_eq!(state.registration(RUN, &r0).unwrap(), Some(record()));
+        let other_run = state.registration(Hash([8; 32]), &r0).unwrap_err();
+        assert!(matches!(other_run, StateDirError::OtherRun { .. }));
+        let other_name = state.registration(RUN, &replica("lumi/r1")).unwrap_err();
+        assert!(matches!(other_name, StateDirError::OtherReplica { .. }));
+    }
+
+    #[test]
+    fn a_second_process_is_refused_and_a_torn_write_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let r0 = replica("lumi/r0");
+        state.save_registration(&record()).unwrap();
+        assert!(matches!(
+            StateDir::open(dir.path()).unwrap_err(),
+            StateDirError::Locked(_)
+        ));
+        drop(state);
+        // A kill in the middle of the next write leaves the temporary file only.
+        std::fs::write(dir.path().join(".identity.json.tmp"), b"{\"vers").unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        assert_eq!(state.registration(RUN, &r0).unwrap(), Some(record()));
+        // Real damage is told, with what to do.
+        std::fs::write(dir.path().join(IDENTITY), b"{\"vers").unwrap();
+        let error = state.registration(RUN, &r0).unwrap_err();
+        assert!(
+            error.to_string().contains("move the directory away"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_foreign_directory_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("thesis.tex"), b"x").unwrap();
+        let error = StateDir::open(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("thesis.tex"), "{error}");
+        assert!(!dir.path().join("lock").exists());
+    }
+
+    #[test]
+    fn old_models_go_and_an_accepted_checkpoint_outlives_the_next_latest() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let (old, new) = (Hash([3; 32]), Hash([4; 32]));
+        std::fs::write(state.model(old).unwrap(), b"old").unwrap();
+        std::fs::write(state.model(old).unwrap().with_extension("partial"), b"o").unwrap();
+        std::fs::write(state.model(new).unwrap(), b"new").unwrap();
+        state.keep_only_model(new).unwrap();
+        assert_eq!(
+            std::fs::read_dir(dir.path().join(MODELS)).unwrap().count(),
+            1
+        );
+        assert_eq!(std::fs::read(state.model(new).unwrap()).unwrap(), b"new");
+
+        files::write_durably(&state.latest(), b"phase 1").unwrap();
+        state.accept_latest().unwrap();
+        files::write_durably(&state.latest(), b"phase 2").unwrap();
+        assert_eq!(std::fs::read(state.accepted()).unwrap(), b"phase 1");
+        state.accept_latest().unwrap();
+        assert_eq!(std::fs::read(state.accepted()).unwrap(), b"phase 2");
+    }
+}
