@@ -1,6 +1,6 @@
 //! A corpus on disk, memory-mapped: windows are copied out on demand, from any thread.
 //!
-//! Never writes. Checks sizes on opening and every token on reading; content is [`crate::verify`]'s.
+//! Never writes. Checks sizes on opening and every token on reading; content is `verify`'s.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,7 @@ impl Corpus {
     /// # Errors
     /// If there is no readable manifest, or files are missing or of another size than it says.
     pub fn open(dir: &Path) -> Result<Self> {
-        let manifest = load_manifest(dir)?;
-        check_sizes(dir, &manifest)?;
+        let manifest = info(dir)?;
         let map = |split| map_shards(dir, &manifest.split(split).shards);
         Ok(Self {
             train: map(Split::Train)?,
@@ -150,7 +149,17 @@ impl Corpus {
     }
 }
 
-pub(crate) fn load_manifest(dir: &Path) -> Result<Manifest> {
+/// What the corpus in `dir` consists of, after the cheap check of [`Corpus::open`].
+///
+/// # Errors
+/// As [`Corpus::open`].
+pub fn info(dir: &Path) -> Result<Manifest> {
+    let manifest = load_manifest(dir)?;
+    check_sizes(dir, &manifest)?;
+    Ok(manifest)
+}
+
+fn load_manifest(dir: &Path) -> Result<Manifest> {
     let path = dir.join(MANIFEST_FILE);
     if path.exists() {
         return Manifest::load(&path);
@@ -172,7 +181,7 @@ pub(crate) fn load_manifest(dir: &Path) -> Result<Manifest> {
 }
 
 /// The cheap check: every file is there and has the right length.
-pub(crate) fn check_sizes(dir: &Path, manifest: &Manifest) -> Result<()> {
+fn check_sizes(dir: &Path, manifest: &Manifest) -> Result<()> {
     let shards = manifest
         .train
         .shards

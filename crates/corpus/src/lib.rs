@@ -26,7 +26,7 @@ mod unigram;
 mod verify;
 
 pub use build::{BuildOptions, HeldOut, build};
-pub use corpus::Corpus;
+pub use corpus::{Corpus, info};
 pub use error::{Damage, Error, Result};
 pub use input::InputOptions;
 pub use manifest::{

@@ -8,8 +8,7 @@ use std::sync::Mutex;
 use hansa_base::{Bytes, Hash};
 use rayon::prelude::*;
 
-use crate::corpus::{check_sizes, load_manifest};
-use crate::{Damage, Error, Manifest, Progress, Result, Stage, Tick};
+use crate::{Damage, Error, Manifest, Progress, Result, Stage, Tick, info};
 
 const READ_BYTES: usize = 1 << 20;
 
@@ -29,8 +28,7 @@ pub struct Verified {
 /// # Errors
 /// Names every file that is missing or differs; or the manifest or a file cannot be read.
 pub fn verify(dir: &Path, progress: &dyn Progress) -> Result<Verified> {
-    let manifest = load_manifest(dir)?;
-    check_sizes(dir, &manifest)?;
+    let manifest = info(dir)?;
     let shards = manifest
         .train
         .shards

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Place, files, gzip, json_line, story, stream};
-use hansa_corpus::{Corpus, Damage, Error, Manifest, Quiet, Split, TokenDtype, verify};
+use hansa_corpus::{Corpus, Damage, Error, Manifest, Quiet, Split, TokenDtype, info, verify};
 use proptest::prelude::*;
 
 /// What a split's stream must be: documents in order, each followed by the end-of-document token.
@@ -44,7 +44,11 @@ fn windows_at_their_stride_give_the_stream_of_documents() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig {
+        cases: 12,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_lengths_of_documents_windows_and_shards_give_the_stream(
@@ -203,6 +207,7 @@ fn the_manifest_alone_tells_what_the_corpus_is() {
     std::fs::copy(place.path("corpus/manifest.json"), &alone).unwrap();
     let manifest = Manifest::load(&alone).unwrap();
     assert_eq!(&manifest, corpus.manifest());
+    assert_eq!(info(&place.path("corpus")).unwrap(), manifest);
     assert_eq!(manifest.identity(), corpus.identity());
     assert_eq!(manifest.inputs[0].name, "a.jsonl");
     assert_eq!(manifest.tokenizer.hash, place.tokenizer().hash());

@@ -8,8 +8,7 @@ use hansa_corpus::{Corpus, Manifest, Tokenizer};
 
 /// Two good lines, then `third`.
 fn jsonl(third: &[u8]) -> Vec<u8> {
-    let mut lines = json_line(&story(1, 40)) + &json_line(&story(2, 40));
-    lines.push_str("");
+    let lines = json_line(&story(1, 40)) + &json_line(&story(2, 40));
     [lines.as_bytes(), third].concat()
 }
 

@@ -1,10 +1,10 @@
 //! Trains a byte-level BPE: the same file on any machine and with any number of threads.
 //!
-//! The `tokenizers` crate does the splitting into words, the loading and the tokenising, and
-//! defines the rules followed here (most frequent pair first, the smaller ids on a tie). Its own
-//! trainer is not used because two pairs can spell the same token (in runs of one character they
-//! do); it then queues such a pair twice and takes the copies in the order of a randomly seeded
-//! hash map. Here every order is a sorted one.
+//! The `tokenizers` crate splits text into words and loads, writes and applies what is learned; the
+//! merge loop is our own because the crate's wants all text in one iterator that cannot fail,
+//! counts pairs in 32 bits and tells nobody how far it is. It learns the same vocabulary (the most
+//! frequent pair first, the smaller ids on a tie; a test compares). Nothing here depends on the
+//! order of a hash map: words are sorted, and the queue's order is total.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -282,7 +282,7 @@ impl Learner {
             "{}{}",
             self.vocab[pair.0 as usize], self.vocab[pair.1 as usize]
         );
-        // Another pair may have spelled this token before: then the two share its id.
+        // Should another pair have spelled this token before, the two share its id.
         let new = match self.ids.get(&token) {
             Some(&id) => id,
             None => {
