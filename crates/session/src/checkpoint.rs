@@ -46,3 +46,68 @@ pub(crate) fn from_meta(meta: Value) -> Result<(LocalState, Option<Manifest>), S
     }
     Ok((state, payload))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use hansa_base::{
+        Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, Steps, Tokens, Windows,
+    };
+    use hansa_protocol::{ContributionParts, GenerationInfo, Span};
+
+    fn state(payload: Option<&Manifest>) -> LocalState {
+        let base = GenerationInfo {
+            generation: Generation(3),
+            manifest: Hash([5; 32]),
+            inner_step: Steps(30),
+            tokens: Tokens(480),
+            progress: 0.1 + 0.2,
+            progress_per_round: 1.0 / 3.0,
+        };
+        let contribution = payload.map(|payload| ContributionParts {
+            generation: base.generation,
+            base: base.manifest,
+            spans: vec![Span::new(4, 8)],
+            tokens: Tokens(64),
+            steps: Steps(2),
+            payload: payload.hash(),
+            bytes: Bytes(payload.total_bytes()),
+        });
+        LocalState {
+            run: Hash([1; 32]),
+            replica: "lumi/r0".parse().unwrap(),
+            incarnation: Incarnation(7),
+            base,
+            lease: LeaseId(2),
+            epoch: Epoch(0),
+            front: Windows(4),
+            cursor: Windows(8),
+            steps: Steps(2),
+            contribution,
+        }
+    }
+
+    #[test]
+    fn a_state_comes_back_with_the_manifest_of_its_contribution_only() {
+        let payload = Manifest::of_bytes(b"pseudo-gradient", 4).unwrap();
+        for contributed in [None, Some(&payload)] {
+            let state = state(contributed);
+            // A manifest of an earlier contribution may still be at hand.
+            let text = to_meta(&state, Some(&payload)).to_string();
+            let back = from_meta(serde_json::from_str(&text).unwrap()).unwrap();
+            assert_eq!(back, (state, contributed.cloned()));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let payload = Manifest::of_bytes(b"pseudo-gradient", 4).unwrap();
+        let mut meta = to_meta(&state(Some(&payload)), Some(&payload));
+        meta["payload"] = Value::Null;
+        assert!(from_meta(meta.clone()).unwrap_err().contains("do not fit"));
+        meta["version"] = 2.into();
+        assert!(from_meta(meta).unwrap_err().contains("its version is 2"));
+        assert!(from_meta(Value::Null).is_err());
+    }
+}

@@ -200,41 +200,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::trainer::{EvaluationReport, StepReport};
+    use crate::fake::Fake;
     use hansa_outer::{Layout, TensorSpec};
-    use serde_json::Value;
-    use std::ops::Range;
-
-    /// Holds weights, and nothing else.
-    struct Holder(Layout, Vec<f32>);
-
-    impl Trainer for Holder {
-        fn layout(&self) -> &Layout {
-            &self.0
-        }
-        fn read_weights(&mut self, first: u64, values: &mut [f32]) -> Result<(), TrainerError> {
-            values.copy_from_slice(&self.1[first as usize..][..values.len()]);
-            Ok(())
-        }
-        fn load_weights(&mut self, _: &Path) -> Result<(), TrainerError> {
-            unreachable!("not part of encoding")
-        }
-        fn train_step(&mut self, _: &[u64], _: f64) -> Result<StepReport, TrainerError> {
-            unreachable!("not part of encoding")
-        }
-        fn evaluate(&mut self, _: Range<u64>) -> Result<EvaluationReport, TrainerError> {
-            unreachable!("not part of encoding")
-        }
-        fn save_checkpoint(&mut self, _: &Path, _: &Value) -> Result<(), TrainerError> {
-            unreachable!("not part of encoding")
-        }
-        fn load_checkpoint(&mut self, _: &Path) -> Result<Value, TrainerError> {
-            unreachable!("not part of encoding")
-        }
-        fn restore_moments(&mut self, _: Option<&Path>) -> Result<(), TrainerError> {
-            unreachable!("not part of encoding")
-        }
-    }
 
     /// A model of two tensors, longer than one chunk.
     fn layout() -> Layout {
@@ -278,7 +245,7 @@ mod tests {
         for model_dtype in Dtype::ALL {
             for dtype in Dtype::ALL {
                 write_model(&base, model_dtype, &values(1, count));
-                let mut trainer = Holder(layout(), local.clone());
+                let mut trainer = Fake::new(layout(), local.clone());
                 let encoded = encode(&mut trainer, &base, dtype, &out).unwrap();
                 assert_eq!(encoded.bytes, std::fs::metadata(&out).unwrap().len());
                 let downloaded = read_model(&base, model_dtype);
@@ -307,7 +274,8 @@ mod tests {
         ] {
             let mut local = values(7, count);
             local[at] = bad;
-            let error = encode(&mut Holder(layout(), local), &base, Dtype::Bf16, &out).unwrap_err();
+            let error =
+                encode(&mut Fake::new(layout(), local), &base, Dtype::Bf16, &out).unwrap_err();
             assert!(
                 matches!(&error, EncodeError::NonFinite { tensor: t, index: i }
                     if t == tensor && *i == index),
@@ -325,7 +293,7 @@ mod tests {
         write_model(&base, Dtype::F32, &values(1, count));
         let bytes = std::fs::read(&base).unwrap();
         std::fs::write(&base, &bytes[..bytes.len() - 1]).unwrap();
-        let mut trainer = Holder(layout(), values(2, count));
+        let mut trainer = Fake::new(layout(), values(2, count));
         let error = encode(&mut trainer, &base, Dtype::F32, &out).unwrap_err();
         assert!(matches!(error, EncodeError::Base { .. }), "{error}");
         assert!(!out.exists());

@@ -212,3 +212,123 @@ pub(crate) fn encode(trainer: &mut dyn Trainer, reports: &Reports, job: &EncodeJ
 fn failed(reports: &Reports, what: &str, error: &TrainerError) {
     reports.input(Input::Failed(format!("{what}: {error}")));
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::fake::Fake;
+    use hansa_base::{Epoch, Generation, Hash, Steps};
+    use hansa_outer::{Layout, TensorSpec};
+    use hansa_protocol::{GenerationInfo, Span};
+    use tokio::sync::mpsc;
+
+    fn fake() -> Fake {
+        let tensor = TensorSpec {
+            name: "w".to_owned(),
+            shape: vec![1],
+        };
+        Fake::new(Layout::new([tensor]).unwrap(), vec![0.0])
+    }
+
+    /// Positions 3..10 in steps of three, of which one step is done; the base is at step 100, half
+    /// way through the run, and the phase is a tenth of it.
+    fn phase() -> Phase {
+        let base = GenerationInfo {
+            generation: Generation(4),
+            manifest: Hash([1; 32]),
+            inner_step: Steps(100),
+            tokens: Tokens(0),
+            progress: 0.5,
+            progress_per_round: 0.1,
+        };
+        Phase {
+            order: TrainOrder {
+                epoch: Epoch(0),
+                spans: vec![Span::new(3, 8), Span::new(20, 22)],
+                step_windows: Windows(3),
+                accumulation: 1,
+                base,
+                steps_done: Steps(1),
+                steps_planned: Steps(4),
+            },
+            space: Arc::new(BlockSpace::new(Windows(24), Windows(4), 7, Epoch(0))),
+            schedule: Schedule {
+                peak_lr: 1.0,
+                warmup_steps: 0,
+                decay_fraction: 1.0,
+                floor: 0.0,
+            },
+            pace: None,
+            halt: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
+    fn run(phase: &Phase, trainer: &mut Fake) -> Vec<Msg> {
+        let (sender, mut receiver) = mpsc::channel(64);
+        train(trainer, &Reports::to(sender), phase);
+        std::iter::from_fn(|| receiver.try_recv().ok()).collect()
+    }
+
+    #[test]
+    fn a_phase_reads_its_positions_in_order_and_rates_follow_the_plan() {
+        let (phase, mut trainer) = (phase(), fake());
+        let told = run(&phase, &mut trainer);
+        let positions = (3..8).chain(20..22).map(hansa_base::Position);
+        let expected: Vec<u64> = positions
+            .map(|p| phase.space.window_at(p).unwrap())
+            .collect();
+        let trained: Vec<u64> = trainer.steps.iter().flat_map(|s| s.0.clone()).collect();
+        assert_eq!(trained, expected);
+        let sizes: Vec<usize> = trainer.steps.iter().map(|s| s.0.len()).collect();
+        assert_eq!(sizes, [3, 3, 1]);
+        // Steps 1, 2, 3 of 4: progress 0.525, 0.55, 0.575.
+        for (at, (_, lr)) in trainer.steps.iter().enumerate() {
+            let progress = 0.5 + 0.1 * (at + 1) as f64 / 4.0;
+            assert_eq!(*lr, phase.schedule.lr(101 + at as u64, progress));
+        }
+        let steps = told.iter().filter(|m| matches!(m, Msg::Step(_))).count();
+        assert_eq!(steps, 3);
+        assert!(matches!(
+            told.last(),
+            Some(Msg::Input(Input::TrainingEnded))
+        ));
+    }
+
+    #[test]
+    fn a_halt_ends_it_between_steps_and_a_failure_is_told() {
+        let (halted, mut trainer) = (phase(), fake());
+        halted.halt.store(true, Ordering::Relaxed);
+        let told = run(&halted, &mut trainer);
+        assert!(matches!(told[..], [Msg::Input(Input::TrainingEnded)]));
+        assert!(trainer.steps.is_empty());
+
+        trainer.poison = halted.space.window_at(hansa_base::Position(7));
+        let told = run(&phase(), &mut trainer);
+        let Some(Msg::Input(Input::Failed(why))) = told.last() else {
+            panic!("it trained on");
+        };
+        assert!(why.starts_with("train: loss of window"), "{why}");
+        assert_eq!(trainer.steps.len(), 1);
+    }
+
+    #[test]
+    fn an_evaluation_covers_every_window_and_shows_progress() {
+        let (sender, mut receiver) = mpsc::channel(64);
+        evaluate(&mut fake(), &Reports::to(sender), 4, 7, 3);
+        let told = std::iter::from_fn(|| receiver.try_recv().ok());
+        let inputs: Vec<Input> = told
+            .filter_map(|m| match m {
+                Msg::Input(input) => Some(input),
+                _ => None,
+            })
+            .collect();
+        let measured = Input::Measured {
+            loss_sum_nats: 14.0,
+            tokens: Tokens(7),
+        };
+        let advanced = [3, 6, 7].map(Input::Advanced);
+        assert_eq!(inputs[..3], advanced);
+        assert_eq!(inputs[3..], [measured]);
+    }
+}

@@ -21,6 +21,8 @@ mod diary;
 pub mod embedded;
 mod error;
 mod event;
+#[cfg(test)]
+mod fake;
 mod fetch;
 mod files;
 mod jobs;

@@ -27,6 +27,12 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
+    #[cfg(test)]
+    pub fn to(messages: mpsc::Sender<Msg>) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        Self { messages, over }
+    }
+
     pub fn send(&self, message: Msg) {
         // An error means that the session is over; the job looks at `over`.
         let _ = self.messages.blocking_send(message);
