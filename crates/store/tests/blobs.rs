@@ -1,0 +1,317 @@
+//! Blobs and uploads: whole or not there, whatever happens in between.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use hansa_store::{
+    BlobStore, Bring, ChunkOutcome, DataDir, Manifest, StoreError, UploadId, hash_bytes,
+};
+
+const CHUNK: u64 = 1000;
+
+struct Home {
+    dir: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn open(&self) -> (DataDir, BlobStore) {
+        let data_dir = DataDir::lock(&self.data()).unwrap();
+        let store = BlobStore::open(&data_dir).unwrap();
+        (data_dir, store)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn file(&self, bytes: &[u8]) -> PathBuf {
+        let path = self.dir.path().join("source");
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|i| (i * 7 % 251) as u8 ^ (i / 1000) as u8)
+        .collect()
+}
+
+fn id(text: &str) -> UploadId {
+    text.parse().unwrap()
+}
+
+fn entries(dir: &Path) -> usize {
+    std::fs::read_dir(dir).unwrap().count()
+}
+
+#[test]
+fn a_file_is_brought_in_once_read_by_chunk_and_removed() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(3500);
+    let blob = store
+        .put_file(&home.file(&bytes), Bring::Copy, CHUNK)
+        .unwrap();
+    assert!(home.dir.path().join("source").exists());
+    assert_eq!(
+        blob.hash(),
+        Manifest::of_bytes(&bytes, CHUNK).unwrap().hash()
+    );
+    let again = store
+        .put_file(&home.file(&bytes), Bring::Move, CHUNK)
+        .unwrap();
+    assert!(!home.dir.path().join("source").exists());
+    assert_eq!(again.hash(), blob.hash());
+    assert_eq!(store.list().unwrap(), [blob.hash()]);
+    assert_eq!(entries(&home.data().join("tmp")), 0);
+
+    let opened = store.open_blob(blob.hash()).unwrap();
+    let chunks: Vec<u8> = (0..4).flat_map(|i| opened.read_chunk(i).unwrap()).collect();
+    assert_eq!(chunks, bytes);
+    assert!(matches!(
+        opened.read_chunk(4),
+        Err(StoreError::NoChunk {
+            index: 4,
+            chunks: 4
+        })
+    ));
+    opened.verify().unwrap();
+
+    assert!(store.remove(blob.hash()).unwrap());
+    assert!(!store.remove(blob.hash()).unwrap());
+    assert!(matches!(
+        store.open_blob(blob.hash()),
+        Err(StoreError::NoBlob(_))
+    ));
+    assert_eq!(opened.read_chunk(3).unwrap(), bytes[3000..]);
+    assert!(store.list().unwrap().is_empty());
+}
+
+#[test]
+fn a_writer_makes_a_blob_only_if_it_finishes() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(2500);
+    let writer = store.writer(2500).unwrap();
+    writer.write_all_at(&bytes[1000..], 1000).unwrap();
+    writer.write_all_at(&bytes[..1000], 0).unwrap();
+    let blob = writer.finish(CHUNK).unwrap();
+    assert_eq!(*blob.manifest(), Manifest::of_bytes(&bytes, CHUNK).unwrap());
+
+    drop(store.writer(2500).unwrap());
+    assert_eq!(entries(&home.data().join("tmp")), 0);
+    assert_eq!(store.list().unwrap(), [blob.hash()]);
+}
+
+#[test]
+fn damage_is_named_and_bringing_the_content_in_again_repairs_it() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(3500);
+    let hash = store
+        .put_file(&home.file(&bytes), Bring::Copy, CHUNK)
+        .unwrap()
+        .hash();
+
+    let mut flipped = bytes.clone();
+    flipped[2100] ^= 4;
+    std::fs::write(store.path(hash), &flipped).unwrap();
+    let blob = store.open_blob(hash).unwrap();
+    for error in [blob.verify().unwrap_err(), blob.read_chunk(2).unwrap_err()] {
+        assert!(
+            matches!(error, StoreError::DamagedBlob { chunk: 2, .. }),
+            "{error:?}"
+        );
+    }
+    store
+        .put_file(&home.file(&bytes), Bring::Copy, CHUNK)
+        .unwrap()
+        .verify()
+        .unwrap();
+
+    std::fs::write(store.path(hash), &bytes[..100]).unwrap();
+    let error = store.open_blob(hash).unwrap_err();
+    assert!(
+        matches!(error, StoreError::WrongSize { got_bytes: 100, .. }),
+        "{error:?}"
+    );
+
+    let manifest = store.path(hash).with_file_name("manifest.json");
+    let other = Manifest::of_bytes(b"other", CHUNK).unwrap();
+    std::fs::write(&manifest, other.to_json()).unwrap();
+    assert!(matches!(
+        store.open_blob(hash),
+        Err(StoreError::WrongContent { .. })
+    ));
+    std::fs::write(&manifest, "{").unwrap();
+    assert!(matches!(
+        store.open_blob(hash),
+        Err(StoreError::Manifest { .. })
+    ));
+}
+
+#[test]
+fn leftovers_of_killed_writers_go_at_open_and_uploads_stay() {
+    let home = Home::new();
+    let (data_dir, store) = home.open();
+    let manifest = Manifest::of_bytes(&content(3500), CHUNK).unwrap();
+    store.begin_upload(id("kept"), manifest).unwrap();
+    // What a kill leaves: nobody ran the destructor.
+    std::mem::forget(store.writer(100).unwrap());
+    assert_eq!(entries(&home.data().join("tmp")), 1);
+    drop((store, data_dir));
+    let (_data_dir, store) = home.open();
+    assert_eq!(entries(&home.data().join("tmp")), 0);
+    assert_eq!(store.list_uploads().unwrap(), [id("kept")]);
+}
+
+#[test]
+fn an_upload_takes_chunks_in_any_order_from_many_threads_and_completes() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(20_500);
+    let manifest = Manifest::of_bytes(&bytes, CHUNK).unwrap();
+    let upload = store.begin_upload(id("u"), manifest.clone()).unwrap();
+    assert_eq!(upload.missing().len(), 21);
+    let put = |index: u32| {
+        let (offset, length) = manifest.chunk_range(index).unwrap();
+        upload
+            .put_chunk(index, &bytes[offset as usize..(offset + length) as usize])
+            .unwrap()
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for index in (0..20).rev().filter(|i| i % 4 == thread) {
+                    put(index);
+                }
+            });
+        }
+    });
+    match store.complete_upload(&upload) {
+        Err(StoreError::UploadIncomplete { missing, .. }) => assert_eq!(missing, [20]),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(upload.received_bytes(), 20_000);
+    assert_eq!(put(20), ChunkOutcome::Stored);
+    assert_eq!(put(20), ChunkOutcome::Known);
+    let blob = store.complete_upload(&upload).unwrap();
+    assert_eq!(
+        (blob.hash(), blob.verify().is_ok()),
+        (manifest.hash(), true)
+    );
+    // Repeated by a client that lost the answer.
+    assert_eq!(
+        store.complete_upload(&upload).unwrap().hash(),
+        manifest.hash()
+    );
+    assert_eq!(store.list_uploads().unwrap(), []);
+    let again = store.begin_upload(id("u"), manifest.clone()).unwrap();
+    assert!(again.missing().is_empty());
+    assert_eq!(
+        store.complete_upload(&again).unwrap().hash(),
+        manifest.hash()
+    );
+}
+
+#[test]
+fn wrong_chunks_never_count() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(2500);
+    let upload = store
+        .begin_upload(id("u"), Manifest::of_bytes(&bytes, CHUNK).unwrap())
+        .unwrap();
+    let mut flipped = bytes[..1000].to_vec();
+    flipped[999] ^= 1;
+    for wrong in [&flipped[..], &bytes[..999], &bytes[..1001], &[]] {
+        assert!(matches!(
+            upload.put_chunk(0, wrong),
+            Err(StoreError::ChunkMismatch(0))
+        ));
+    }
+    assert!(matches!(
+        upload.put_chunk(3, &[]),
+        Err(StoreError::NoChunk {
+            index: 3,
+            chunks: 3
+        })
+    ));
+    assert_eq!(upload.missing(), [0, 1, 2]);
+}
+
+#[test]
+fn an_upload_goes_on_after_a_restart_with_what_its_file_really_holds() {
+    let home = Home::new();
+    let (data_dir, store) = home.open();
+    let bytes = content(3500);
+    let manifest = Manifest::of_bytes(&bytes, CHUNK).unwrap();
+    let upload = store.begin_upload(id("u"), manifest.clone()).unwrap();
+    for index in [0, 1, 3] {
+        let (offset, length) = manifest.chunk_range(index).unwrap();
+        let (offset, length) = (offset as usize, length as usize);
+        upload
+            .put_chunk(index, &bytes[offset..offset + length])
+            .unwrap();
+    }
+    drop((upload, store, data_dir));
+    // A power cut took part of chunk 1.
+    let data = home.data().join("uploads/u/data");
+    let mut on_disk = std::fs::read(&data).unwrap();
+    on_disk[1500..2000].fill(0);
+    std::fs::write(&data, on_disk).unwrap();
+
+    let (_data_dir, store) = home.open();
+    let other = Manifest::of_bytes(b"other", CHUNK).unwrap();
+    let conflict = store.begin_upload(id("u"), other.clone()).unwrap_err();
+    assert!(matches!(conflict, StoreError::UploadConflict(_)));
+    let upload = store.begin_upload(id("u"), manifest).unwrap();
+    assert_eq!(upload.missing(), [1, 2]);
+    assert!(matches!(
+        store.begin_upload(id("u"), other),
+        Err(StoreError::UploadConflict(_))
+    ));
+    upload.put_chunk(1, &bytes[1000..2000]).unwrap();
+    upload.put_chunk(2, &bytes[2000..3000]).unwrap();
+    store.complete_upload(&upload).unwrap().verify().unwrap();
+}
+
+#[test]
+fn an_aborted_upload_leaves_nothing_and_an_empty_one_completes() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    store
+        .begin_upload(id("u"), Manifest::of_bytes(&content(10), CHUNK).unwrap())
+        .unwrap();
+    assert!(store.abort_upload(&id("u")).unwrap());
+    assert!(!store.abort_upload(&id("u")).unwrap());
+    assert!(store.upload(&id("u")).is_none());
+    assert_eq!(store.list_uploads().unwrap(), []);
+
+    let empty = store
+        .begin_upload(id("e"), Manifest::of_bytes(&[], CHUNK).unwrap())
+        .unwrap();
+    assert_eq!(
+        store
+            .complete_upload(&empty)
+            .unwrap()
+            .manifest()
+            .total_bytes(),
+        0
+    );
+}
+
+#[test]
+fn names_that_could_leave_the_store_are_refused() {
+    for bad in ["", ".", "..", "a/b", "a.b", "é", &"x".repeat(101)] {
+        assert!(bad.parse::<UploadId>().is_err(), "{bad}");
+    }
+    assert_eq!(UploadId::from(hash_bytes(b"x")).to_string().len(), 64);
+}
