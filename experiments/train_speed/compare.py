@@ -4,12 +4,15 @@
     python3 experiments/train_speed/compare.py [--python PYTHON_WITH_TORCH] [--rounds 8] [--steps 5]
 
 Both sides train the same 4.2 M-parameter Qwen3 from the same weights on the same 2,048 tokens a step,
-on two threads. They take turns, a few steps each, so that whatever else the machine does meets both;
-the first step of every turn is not counted. Prints medians and best steps, and their ratios.
+on as many threads (two by default). They take turns, a few steps each, so that whatever else the
+machine does meets both; the first step of every turn is not counted. Prints medians and best steps,
+their ratios, and the processor time of a step. On a busy machine compare processor times with
+`--threads 1`: threads that wait for each other suffer from other load far more than those that do not.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -24,7 +27,7 @@ class Side:
     """One trainer in its own process, idle until told to run some steps."""
 
     def __init__(self, name, command):
-        self.name, self.step_ms, self.losses = name, [], []
+        self.name, self.step_ms, self.cpu_ms, self.losses = name, [], [], []
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.read() != "ready":
             sys.exit(f"{name} did not start: {command}")
@@ -32,11 +35,18 @@ class Side:
     def read(self):
         return self.process.stdout.readline().strip()
 
+    def cpu_seconds(self):
+        """User and system time of the process so far, from /proc (Linux)."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def turn(self, steps):
+        before = self.cpu_seconds()
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
         answer = json.loads(self.read())
         self.step_ms.append(answer["step_ms"][1:])
+        self.cpu_ms.append((self.cpu_seconds() - before) * 1e3 / steps)
         self.losses.append(answer["loss"])
 
     def report(self):
@@ -44,7 +54,8 @@ class Side:
         median, best = statistics.median(times), min(times)
         rate = lambda ms: TOKENS_PER_STEP / ms * 1e3
         print(f"{self.name:14} median {median:6.1f} ms {rate(median):7.0f} tok/s"
-              f"   best {best:6.1f} ms {rate(best):7.0f} tok/s   loss {self.losses[-1]:.5f}")
+              f"   best {best:6.1f} ms {rate(best):7.0f} tok/s"
+              f"   cpu {min(self.cpu_ms[1:] or self.cpu_ms):6.1f} ms   loss {self.losses[-1]:.5f}")
         return median, best
 
     def stop(self):
@@ -56,6 +67,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and safetensors")
     parser.add_argument("--binary", default=ROOT / "target/release/examples/speed")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=5, help="steps of a turn, the first not counted")
     parser.add_argument("--bf16", action="store_true", help="also run PyTorch under bf16 autocast")
@@ -65,8 +77,9 @@ def main():
 
     with tempfile.TemporaryDirectory() as directory:
         weights = str(Path(directory) / "init.safetensors")
-        twin = [args.python, str(ROOT / "experiments/train_speed/torch_twin.py"), weights]
-        sides = [Side("hansa-train", [str(args.binary), weights]), Side("PyTorch fp32", twin)]
+        threads = str(args.threads)
+        twin = [args.python, str(ROOT / "experiments/train_speed/torch_twin.py"), weights, threads]
+        sides = [Side("hansa-train", [str(args.binary), weights, threads]), Side("PyTorch fp32", twin)]
         if args.bf16:
             sides.append(Side("PyTorch bf16", twin + ["bf16"]))
         for _ in range(args.rounds):
@@ -75,8 +88,9 @@ def main():
         (median, best), *others = [side.report() for side in sides]
         for side, (other_median, other_best) in zip(sides[1:], others):
             ratios = [statistics.median(b) / statistics.median(a) for a, b in zip(sides[0].step_ms, side.step_ms)]
+            cpu = min(side.cpu_ms[1:] or side.cpu_ms) / min(sides[0].cpu_ms[1:] or sides[0].cpu_ms)
             print(f"hansa-train is {other_median / median:.2f} times {side.name} by medians, "
-                  f"{other_best / best:.2f} by best steps, {min(ratios):.2f} to {max(ratios):.2f} by turns")
+                  f"{other_best / best:.2f} by best steps, {min(ratios):.2f} to {max(ratios):.2f} by turns, {cpu:.2f} by cpu")
         for side in sides:
             side.stop()
 

@@ -1,7 +1,7 @@
 """The model, data and steps of crates/train/examples/speed.rs in PyTorch fp32; driven by compare.py.
 
-`torch_twin.py WEIGHTS.safetensors` loads the weights that the Rust side wrote and prints `ready`; each
-line `N` on standard input runs N steps and prints one JSON line. With `bf16` as a second argument the
+`torch_twin.py WEIGHTS.safetensors THREADS` loads the weights that the Rust side wrote and prints `ready`; each
+line `N` on standard input runs N steps and prints one JSON line. With `bf16` as a third argument the
 forward pass runs under bf16 autocast.
 """
 
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 V, D, LAYERS, H, G, E, THETA, EPS = 4096, 256, 4, 4, 2, 64, 1e6, 1e-6
-BATCH, SEQ_LEN, THREADS, LR = 8, 256, 2, 1e-3
+BATCH, SEQ_LEN, LR = 8, 256, 1e-3
 
 
 def rms_norm(x, weight):
@@ -61,8 +61,8 @@ def windows():
 
 
 def main():
-    torch.set_num_threads(THREADS)
-    bf16 = sys.argv[2:] == ["bf16"]
+    torch.set_num_threads(int(sys.argv[2]))
+    bf16 = sys.argv[3:] == ["bf16"]
     weights = {name: tensor.requires_grad_() for name, tensor in load_file(sys.argv[1]).items()}
     optimizer = torch.optim.AdamW(weights.values(), lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     batch, (cos, sin) = windows(), rope_tables()

@@ -1,7 +1,7 @@
 //! Trains the 4.2 M-parameter reference model on command, for `experiments/train_speed/compare.py`.
 //!
-//! `speed WEIGHTS.safetensors` writes initial weights there and prints `ready`; each line `N` on
-//! standard input then runs `N` steps of 8 × 256 tokens on two threads and prints one JSON line with
+//! `speed WEIGHTS.safetensors THREADS` writes initial weights there and prints `ready`; each line `N` on
+//! standard input then runs `N` steps of 8 × 256 tokens and prints one JSON line with
 //! the milliseconds of each and the last loss.
 #![allow(missing_docs)]
 
@@ -16,7 +16,6 @@ use hansa_train::{AdamWConfig, ModelConfig, Trainer, Weights};
 
 const SEQ_LEN: usize = 256;
 const BATCH: usize = 8;
-const THREADS: usize = 2;
 const LR: f64 = 1e-3;
 
 fn reference_model() -> ModelConfig {
@@ -40,20 +39,28 @@ fn reference_model() -> ModelConfig {
 fn windows(vocab_size: usize) -> Vec<Vec<u32>> {
     let mut state = 7u64;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         ((state >> 33) % vocab_size as u64) as u32
     };
-    (0..BATCH).map(|_| (0..=SEQ_LEN).map(|_| next()).collect()).collect()
+    (0..BATCH)
+        .map(|_| (0..=SEQ_LEN).map(|_| next()).collect())
+        .collect()
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::args().nth(1).ok_or_else(|| Error::other("usage: speed WEIGHTS.safetensors"))?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [path, threads] = arguments.as_slice() else {
+        return Err(Error::other("usage: speed WEIGHTS.safetensors THREADS").into());
+    };
+    let threads = Some(threads.parse()?);
     let config = reference_model();
     let weights = Weights::init(&config, 0)?;
     weights.save_safetensors(&PathBuf::from(path), &BTreeMap::new())?;
     let windows = windows(config.vocab_size);
     let windows: Vec<&[u32]> = windows.iter().map(Vec::as_slice).collect();
-    let mut trainer = Trainer::new(config, AdamWConfig::default(), SEQ_LEN, BATCH, Some(THREADS))?;
+    let mut trainer = Trainer::new(config, AdamWConfig::default(), SEQ_LEN, BATCH, threads)?;
     trainer.set_weights(&weights)?;
     println!("ready");
 
@@ -66,7 +73,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             loss = trainer.train_step(&windows, LR)?.loss;
             step_ms.push(start.elapsed().as_secs_f64() * 1e3);
         }
-        println!("{}", serde_json::json!({ "step_ms": step_ms, "loss": loss }));
+        println!(
+            "{}",
+            serde_json::json!({ "step_ms": step_ms, "loss": loss })
+        );
     }
     Ok(())
 }

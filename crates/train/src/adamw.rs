@@ -23,7 +23,13 @@ pub struct AdamWConfig {
 
 impl Default for AdamWConfig {
     fn default() -> AdamWConfig {
-        AdamWConfig { beta1: 0.9, beta2: 0.95, weight_decay: 0.1, eps: 1e-8, clip_norm: 1.0 }
+        AdamWConfig {
+            beta1: 0.9,
+            beta2: 0.95,
+            weight_decay: 0.1,
+            eps: 1e-8,
+            clip_norm: 1.0,
+        }
     }
 }
 
@@ -34,13 +40,28 @@ impl AdamWConfig {
     /// The first setting that cannot work, by name.
     pub fn validate(&self) -> Result<(), TrainError> {
         for (field, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
-            check(field, value, (0.0..1.0).contains(&value), "it must be at least 0 and below 1")?;
+            check(
+                field,
+                value,
+                (0.0..1.0).contains(&value),
+                "it must be at least 0 and below 1",
+            )?;
         }
         let decay_ok = self.weight_decay.is_finite() && self.weight_decay >= 0.0;
-        check("weight_decay", self.weight_decay, decay_ok, "it must be 0 or a positive number")?;
+        check(
+            "weight_decay",
+            self.weight_decay,
+            decay_ok,
+            "it must be 0 or a positive number",
+        )?;
         let eps_ok = self.eps.is_finite() && self.eps > 0.0;
         check("eps", self.eps, eps_ok, "it must be a positive number")?;
-        check("clip_norm", self.clip_norm, self.clip_norm > 0.0, "it must be positive")
+        check(
+            "clip_norm",
+            self.clip_norm,
+            self.clip_norm > 0.0,
+            "it must be positive",
+        )
     }
 
     /// What gradients are multiplied by, as in `torch.nn.utils.clip_grad_norm_`.
@@ -77,8 +98,8 @@ pub(crate) fn adamw(config: &AdamWConfig, step: u64, lr: f64, grad_scale: f64, b
         .zip(buffers.exp_avg.par_chunks_mut(CHUNK))
         .zip(buffers.exp_avg_sq.par_chunks_mut(CHUNK));
     chunks.for_each(|(((weights, grads), exp_avg), exp_avg_sq)| {
-        simd::vectorised(|| {
-            let values = weights.iter_mut().zip(grads).zip(exp_avg).zip(exp_avg_sq);
+        simd::vectorised! {
+            let values = weights.iter_mut().zip(grads).zip(exp_avg.iter_mut()).zip(exp_avg_sq.iter_mut());
             for (((weight, grad), m), v) in values {
                 let grad = grad * grad_scale;
                 *m = beta1 * *m + one_minus_beta1 * grad;
@@ -86,6 +107,6 @@ pub(crate) fn adamw(config: &AdamWConfig, step: u64, lr: f64, grad_scale: f64, b
                 let denominator = v.sqrt() * inv_sqrt_bias2 + eps;
                 *weight = *weight * keep - step_size * (*m / denominator);
             }
-        });
+        };
     });
 }

@@ -41,21 +41,33 @@ impl Sizes {
     }
 
     pub(crate) fn query_heads(&self) -> HeadDims {
-        HeadDims { seq_len: self.s, heads: self.h, head_dim: self.e }
+        HeadDims {
+            seq_len: self.s,
+            heads: self.h,
+            head_dim: self.e,
+        }
     }
 
     pub(crate) fn key_value_heads(&self) -> HeadDims {
-        HeadDims { seq_len: self.s, heads: self.g, head_dim: self.e }
+        HeadDims {
+            seq_len: self.s,
+            heads: self.g,
+            head_dim: self.e,
+        }
     }
 
     pub(crate) fn attention(&self) -> AttentionDims {
-        AttentionDims { seq_len: self.s, queries_per_group: self.h / self.g, head_dim: self.e }
+        AttentionDims {
+            seq_len: self.s,
+            queries_per_group: self.h / self.g,
+            head_dim: self.e,
+        }
     }
 
-    /// Tokens whose logits exist at once: about 2 Mi values, so that neither memory nor the cache has
+    /// Tokens whose logits exist at once: about 4 Mi values, so that neither memory nor the cache has
     /// to hold `n·v` of them.
     pub(crate) fn head_chunk(&self) -> usize {
-        ((1 << 21) / self.v).clamp(64, 1024).min(self.n)
+        ((1 << 22) / self.v).clamp(64, 1024).min(self.n)
     }
 }
 
@@ -148,7 +160,9 @@ impl Arena {
         Arena {
             tokens_n: Vec::with_capacity(z.n),
             targets_n: Vec::with_capacity(z.n),
-            layers: (0..config.num_hidden_layers).map(|_| LayerActivations::new(&z)).collect(),
+            layers: (0..config.num_hidden_layers)
+                .map(|_| LayerActivations::new(&z))
+                .collect(),
             last_nd: zeros(z.n * z.d),
             last_inv_rms_n: zeros(z.n),
             head_in_nd: zeros(z.n * z.d),

@@ -79,7 +79,8 @@ impl ModelConfig {
         check(
             "num_key_value_heads",
             self.num_key_value_heads,
-            self.num_attention_heads.is_multiple_of(self.num_key_value_heads),
+            self.num_attention_heads
+                .is_multiple_of(self.num_key_value_heads),
             "it must divide num_attention_heads",
         )?;
         check(
@@ -94,14 +95,22 @@ impl ModelConfig {
             ("initializer_range", self.initializer_range),
         ];
         for (field, value) in positive {
-            check(field, value, value.is_finite() && value > 0.0, "it must be a positive number")?;
+            check(
+                field,
+                value,
+                value.is_finite() && value > 0.0,
+                "it must be a positive number",
+            )?;
         }
         Ok(())
     }
 
     /// Number of trained values, tied embeddings counted once.
     pub fn parameter_count(&self) -> usize {
-        layout(self).iter().map(|tensor| tensor.shape.iter().product::<usize>()).sum()
+        layout(self)
+            .iter()
+            .map(|tensor| tensor.shape.iter().product::<usize>())
+            .sum()
     }
 
     /// The `config.json` to lay beside exported weights; loads as `Qwen3ForCausalLM`.
@@ -145,5 +154,9 @@ pub(crate) fn check(
     if ok {
         return Ok(());
     }
-    Err(TrainError::Config { field, value: value.to_string(), problem: problem.to_owned() })
+    Err(TrainError::Config {
+        field,
+        value: value.to_string(),
+        problem: problem.to_owned(),
+    })
 }

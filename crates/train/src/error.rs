@@ -94,6 +94,10 @@ impl TrainError {
         path: &std::path::Path,
     ) -> impl FnOnce(std::io::Error) -> TrainError {
         let path = path.to_owned();
-        move |source| TrainError::Io { action, path, source }
+        move |source| TrainError::Io {
+            action,
+            path,
+            source,
+        }
     }
 }

@@ -54,7 +54,10 @@ pub fn layout(config: &ModelConfig) -> Vec<TensorSpec> {
         tensors.extend(of_layer.map(|(name, shape)| (layer_tensor(layer, name), shape)));
     }
     tensors.sort();
-    tensors.into_iter().map(|(name, shape)| TensorSpec { name, shape }).collect()
+    tensors
+        .into_iter()
+        .map(|(name, shape)| TensorSpec { name, shape })
+        .collect()
 }
 
 /// Full name of a tensor of a layer.
@@ -133,8 +136,11 @@ impl Slots {
                 down_proj_df: of_layer("mlp.down_proj"),
             }
         };
-        let head =
-            if config.tie_word_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" };
+        let head = if config.tie_word_embeddings {
+            "model.embed_tokens.weight"
+        } else {
+            "lm_head.weight"
+        };
         Slots {
             embed_vd: slot("model.embed_tokens.weight"),
             layers: (0..config.num_hidden_layers).map(layer_slots).collect(),

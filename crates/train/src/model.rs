@@ -41,7 +41,11 @@ pub(crate) struct Model {
 impl Model {
     pub(crate) fn new(config: ModelConfig, seq_len: usize) -> Model {
         let rope = RopeTable::new(seq_len, config.head_dim, config.rope_theta);
-        Model { slots: Slots::new(&config), rope, config }
+        Model {
+            slots: Slots::new(&config),
+            rope,
+            config,
+        }
     }
 
     /// Sum of the losses, in nats, of the micro-batch in the arena.
@@ -68,10 +72,17 @@ impl Model {
     /// From tokens to the normalised output of the last layer.
     fn forward(&self, z: Sizes, weights: &[f32], arena: &mut Arena) {
         let embed_vd = self.slots.embed_vd.of(weights);
-        embedding(&mut arena.layers[0].x_nd[..z.n * z.d], &arena.tokens_n, embed_vd, z.d);
+        embedding(
+            &mut arena.layers[0].x_nd[..z.n * z.d],
+            &arena.tokens_n,
+            embed_vd,
+            z.d,
+        );
         for (layer, slots) in self.slots.layers.iter().enumerate() {
             let (through, after) = arena.layers.split_at_mut(layer + 1);
-            let out_nd = after.first_mut().map_or(&mut arena.last_nd, |next| &mut next.x_nd);
+            let out_nd = after
+                .first_mut()
+                .map_or(&mut arena.last_nd, |next| &mut next.x_nd);
             let a = &mut through[layer];
             self.attention_forward(z, weights, slots, a, &mut arena.scratch);
             self.mlp_forward(z, weights, slots, a, &mut out_nd[..z.n * z.d]);
@@ -98,26 +109,70 @@ impl Model {
         let x_nd = &a.x_nd[..nd];
         let attn_in_nd = &mut a.attn_in_nd[..nd];
         let inv_rms_n = &mut a.attn_in_inv_rms_n[..z.n];
-        rmsnorm(attn_in_nd, inv_rms_n, x_nd, slots.input_norm_d.of(weights), self.eps());
+        rmsnorm(
+            attn_in_nd,
+            inv_rms_n,
+            x_nd,
+            slots.input_norm_d.of(weights),
+            self.eps(),
+        );
 
         let (q_nq, k_nk) = (&mut a.q_nq[..nq], &mut a.k_nk[..nk]);
         let (normed_nq, normed_nk) = (&mut scratch.x_nq[..nq], &mut scratch.x_nk[..nk]);
-        linear(q_nq, Write::Set, attn_in_nd, slots.q_proj_qd.of(weights), z.d);
+        linear(
+            q_nq,
+            Write::Set,
+            attn_in_nd,
+            slots.q_proj_qd.of(weights),
+            z.d,
+        );
         let inv_rms_nh = &mut a.q_inv_rms_nh[..z.n * z.h];
-        rmsnorm(normed_nq, inv_rms_nh, q_nq, slots.q_norm_e.of(weights), self.eps());
+        rmsnorm(
+            normed_nq,
+            inv_rms_nh,
+            q_nq,
+            slots.q_norm_e.of(weights),
+            self.eps(),
+        );
         rope_split(&mut a.q_bhse[..nq], normed_nq, &self.rope, z.query_heads());
 
-        linear(k_nk, Write::Set, attn_in_nd, slots.k_proj_kd.of(weights), z.d);
+        linear(
+            k_nk,
+            Write::Set,
+            attn_in_nd,
+            slots.k_proj_kd.of(weights),
+            z.d,
+        );
         let inv_rms_ng = &mut a.k_inv_rms_ng[..z.n * z.g];
-        rmsnorm(normed_nk, inv_rms_ng, k_nk, slots.k_norm_e.of(weights), self.eps());
-        rope_split(&mut a.k_bgse[..nk], normed_nk, &self.rope, z.key_value_heads());
+        rmsnorm(
+            normed_nk,
+            inv_rms_ng,
+            k_nk,
+            slots.k_norm_e.of(weights),
+            self.eps(),
+        );
+        rope_split(
+            &mut a.k_bgse[..nk],
+            normed_nk,
+            &self.rope,
+            z.key_value_heads(),
+        );
 
         let v_nk = normed_nk;
-        linear(v_nk, Write::Set, attn_in_nd, slots.v_proj_kd.of(weights), z.d);
+        linear(
+            v_nk,
+            Write::Set,
+            attn_in_nd,
+            slots.v_proj_kd.of(weights),
+            z.d,
+        );
         split_heads(&mut a.v_bgse[..nk], v_nk, z.key_value_heads());
 
-        let qkv =
-            Qkv { q_bhse: &a.q_bhse[..nq], k_bgse: &a.k_bgse[..nk], v_bgse: &a.v_bgse[..nk] };
+        let qkv = Qkv {
+            q_bhse: &a.q_bhse[..nq],
+            k_bgse: &a.k_bgse[..nk],
+            v_bgse: &a.v_bgse[..nk],
+        };
         let o_bhse = &mut a.o_bhse[..nq];
         let lse_bhs = &mut a.lse_bhs[..z.n * z.h];
         attention(o_bhse, lse_bhs, qkv, z.attention(), &mut scratch.attention);
@@ -125,7 +180,13 @@ impl Model {
 
         let mid_nd = &mut a.mid_nd[..nd];
         copy(mid_nd, x_nd);
-        linear(mid_nd, Write::Add, &a.o_nq[..nq], slots.o_proj_dq.of(weights), z.q);
+        linear(
+            mid_nd,
+            Write::Add,
+            &a.o_nq[..nq],
+            slots.o_proj_dq.of(weights),
+            z.q,
+        );
     }
 
     /// `out = mid + down_proj(silu(gate_proj(norm(mid))) · up_proj(norm(mid)))`.
@@ -141,21 +202,49 @@ impl Model {
         let mid_nd = &a.mid_nd[..nd];
         let mlp_in_nd = &mut a.mlp_in_nd[..nd];
         let inv_rms_n = &mut a.mlp_in_inv_rms_n[..z.n];
-        rmsnorm(mlp_in_nd, inv_rms_n, mid_nd, slots.mlp_norm_d.of(weights), self.eps());
+        rmsnorm(
+            mlp_in_nd,
+            inv_rms_n,
+            mid_nd,
+            slots.mlp_norm_d.of(weights),
+            self.eps(),
+        );
 
         let (gate_nf, up_nf) = (&mut a.gate_nf[..nf], &mut a.up_nf[..nf]);
-        linear(gate_nf, Write::Set, mlp_in_nd, slots.gate_proj_fd.of(weights), z.d);
-        linear(up_nf, Write::Set, mlp_in_nd, slots.up_proj_fd.of(weights), z.d);
+        linear(
+            gate_nf,
+            Write::Set,
+            mlp_in_nd,
+            slots.gate_proj_fd.of(weights),
+            z.d,
+        );
+        linear(
+            up_nf,
+            Write::Set,
+            mlp_in_nd,
+            slots.up_proj_fd.of(weights),
+            z.d,
+        );
         let act_nf = &mut a.act_nf[..nf];
         swiglu(act_nf, gate_nf, up_nf);
 
         copy(out_nd, mid_nd);
-        linear(out_nd, Write::Add, act_nf, slots.down_proj_df.of(weights), z.f);
+        linear(
+            out_nd,
+            Write::Add,
+            act_nf,
+            slots.down_proj_df.of(weights),
+            z.f,
+        );
     }
 
     /// Logits and their loss, a chunk of tokens at a time.
     fn head_loss(&self, z: Sizes, weights: &[f32], arena: &mut Arena) -> f64 {
-        let Scratch { logits_cv, losses_n, .. } = &mut arena.scratch;
+        let Scratch {
+            logits_cv,
+            losses_n,
+            ..
+        } = &mut arena.scratch;
         let head_vd = self.slots.head_vd.of(weights);
         let losses_n = &mut losses_n[..z.n];
         for (chunk, losses_c) in losses_n.chunks_mut(z.head_chunk()).enumerate() {
@@ -177,7 +266,14 @@ impl Model {
         scale: f32,
         arena: &mut Arena,
     ) -> f64 {
-        let Scratch { logits_cv, losses_n, dh_nd, dx_nd, norm_partials, .. } = &mut arena.scratch;
+        let Scratch {
+            logits_cv,
+            losses_n,
+            dh_nd,
+            dx_nd,
+            norm_partials,
+            ..
+        } = &mut arena.scratch;
         let head_vd = self.slots.head_vd.of(weights);
         let losses_n = &mut losses_n[..z.n];
         for (chunk, losses_c) in losses_n.chunks_mut(z.head_chunk()).enumerate() {
@@ -210,7 +306,12 @@ impl Model {
             self.attention_block_backward(z, weights, grads, slots, a, &mut arena.scratch);
         }
         let dembed_vd = self.slots.embed_vd.of_mut(grads);
-        embedding_backward(dembed_vd, &arena.tokens_n, &arena.scratch.dx_nd[..z.n * z.d], z.d);
+        embedding_backward(
+            dembed_vd,
+            &arena.tokens_n,
+            &arena.scratch.dx_nd[..z.n * z.d],
+            z.d,
+        );
     }
 
     /// `dx_nd` holds the gradient of the block's output and then of `mid`: the residual path keeps it,
@@ -227,7 +328,13 @@ impl Model {
         let (nd, nf) = (z.n * z.d, z.n * z.f);
         let dx_nd = &mut scratch.dx_nd[..nd];
         let dact_nf = &mut scratch.dact_nf[..nf];
-        linear_backward_input(dact_nf, Write::Set, dx_nd, slots.down_proj_df.of(weights), z.f);
+        linear_backward_input(
+            dact_nf,
+            Write::Set,
+            dx_nd,
+            slots.down_proj_df.of(weights),
+            z.f,
+        );
         let ddown_df = slots.down_proj_df.of_mut(grads);
         linear_backward_weight(ddown_df, Write::Add, dx_nd, &a.act_nf[..nf], z.f);
 
@@ -235,7 +342,13 @@ impl Model {
         swiglu_backward(dgate_nf, dup_nf, dact_nf);
         let mlp_in_nd = &a.mlp_in_nd[..nd];
         let dh_nd = &mut scratch.dh_nd[..nd];
-        linear_backward_input(dh_nd, Write::Set, dgate_nf, slots.gate_proj_fd.of(weights), z.d);
+        linear_backward_input(
+            dh_nd,
+            Write::Set,
+            dgate_nf,
+            slots.gate_proj_fd.of(weights),
+            z.d,
+        );
         linear_backward_input(dh_nd, Write::Add, dup_nf, slots.up_proj_fd.of(weights), z.d);
         let (gate, up) = (&slots.gate_proj_fd, &slots.up_proj_fd);
         linear_backward_weight(gate.of_mut(grads), Write::Add, dgate_nf, mlp_in_nd, z.d);
@@ -247,7 +360,14 @@ impl Model {
             w_d: slots.mlp_norm_d.of(weights),
         };
         let dw_d = slots.mlp_norm_d.of_mut(grads);
-        rmsnorm_backward(dx_nd, Write::Add, dw_d, dh_nd, saved, &mut scratch.norm_partials);
+        rmsnorm_backward(
+            dx_nd,
+            Write::Add,
+            dw_d,
+            dh_nd,
+            saved,
+            &mut scratch.norm_partials,
+        );
     }
 
     /// As [`Model::mlp_backward`], from the gradient of `mid` to that of the layer's input.
@@ -277,7 +397,14 @@ impl Model {
         };
         let (dx_nd, dh_nd) = (&mut scratch.dx_nd[..nd], &scratch.dh_nd[..nd]);
         let dw_d = slots.input_norm_d.of_mut(grads);
-        rmsnorm_backward(dx_nd, Write::Add, dw_d, dh_nd, saved, &mut scratch.norm_partials);
+        rmsnorm_backward(
+            dx_nd,
+            Write::Add,
+            dw_d,
+            dh_nd,
+            saved,
+            &mut scratch.norm_partials,
+        );
     }
 
     /// From the gradient of the merged heads (in `x_nq`) to those of the rotated heads.
@@ -285,16 +412,28 @@ impl Model {
         let (nq, nk) = (z.n * z.q, z.n * z.k);
         let do_bhse = &mut scratch.do_bhse[..nq];
         split_heads(do_bhse, &scratch.x_nq[..nq], z.query_heads());
-        let qkv =
-            Qkv { q_bhse: &a.q_bhse[..nq], k_bgse: &a.k_bgse[..nk], v_bgse: &a.v_bgse[..nk] };
-        let saved =
-            AttentionSaved { o_bhse: &a.o_bhse[..nq], lse_bhs: &a.lse_bhs[..z.n * z.h] };
+        let qkv = Qkv {
+            q_bhse: &a.q_bhse[..nq],
+            k_bgse: &a.k_bgse[..nk],
+            v_bgse: &a.v_bgse[..nk],
+        };
+        let saved = AttentionSaved {
+            o_bhse: &a.o_bhse[..nq],
+            lse_bhs: &a.lse_bhs[..z.n * z.h],
+        };
         let grads = QkvGrads {
             dq_bhse: &mut scratch.dq_bhse[..nq],
             dk_bgse: &mut scratch.dk_bgse[..nk],
             dv_bgse: &mut scratch.dv_bgse[..nk],
         };
-        attention_backward(grads, do_bhse, qkv, saved, z.attention(), &mut scratch.attention);
+        attention_backward(
+            grads,
+            do_bhse,
+            qkv,
+            saved,
+            z.attention(),
+            &mut scratch.attention,
+        );
     }
 
     /// From the gradients of the rotated heads to `dh_nd`, that of the normalised input.
@@ -313,7 +452,12 @@ impl Model {
         let partials = &mut scratch.norm_partials;
 
         let (dnormed_nq, dq_nq) = (&mut scratch.x_nq[..nq], &mut scratch.dq_nq[..nq]);
-        rope_split_backward(dnormed_nq, &scratch.dq_bhse[..nq], &self.rope, z.query_heads());
+        rope_split_backward(
+            dnormed_nq,
+            &scratch.dq_bhse[..nq],
+            &self.rope,
+            z.query_heads(),
+        );
         let saved = RmsNormSaved {
             x_nd: &a.q_nq[..nq],
             inv_rms_n: &a.q_inv_rms_nh[..z.n * z.h],
@@ -326,7 +470,12 @@ impl Model {
         linear_backward_weight(dq_proj_qd, Write::Add, dq_nq, attn_in_nd, z.d);
 
         let (dnormed_nk, dk_nk) = (&mut scratch.x_nk[..nk], &mut scratch.dk_nk[..nk]);
-        rope_split_backward(dnormed_nk, &scratch.dk_bgse[..nk], &self.rope, z.key_value_heads());
+        rope_split_backward(
+            dnormed_nk,
+            &scratch.dk_bgse[..nk],
+            &self.rope,
+            z.key_value_heads(),
+        );
         let saved = RmsNormSaved {
             x_nd: &a.k_nk[..nk],
             inv_rms_n: &a.k_inv_rms_ng[..z.n * z.g],

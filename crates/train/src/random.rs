@@ -16,8 +16,14 @@ impl SplitMix64 {
     /// state is `seed`, plus that of one whose state is `stream + 2^63`, so that streams do not overlap
     /// by a shift.
     pub(crate) fn new(seed: u64, stream: u64) -> SplitMix64 {
-        let mut of_seed = SplitMix64 { state: seed, spare: None };
-        let mut of_stream = SplitMix64 { state: stream.wrapping_add(1 << 63), spare: None };
+        let mut of_seed = SplitMix64 {
+            state: seed,
+            spare: None,
+        };
+        let mut of_stream = SplitMix64 {
+            state: stream.wrapping_add(1 << 63),
+            spare: None,
+        };
         let state = of_seed.next_u64().wrapping_add(of_stream.next_u64());
         SplitMix64 { state, spare: None }
     }
@@ -59,7 +65,10 @@ mod tests {
     #[test]
     fn the_raw_generator_matches_the_published_vector() {
         // First outputs for state 0, as in Vigna's splitmix64.c and the JDK.
-        let mut generator = SplitMix64 { state: 0, spare: None };
+        let mut generator = SplitMix64 {
+            state: 0,
+            spare: None,
+        };
         assert_eq!(generator.next_u64(), 0xE220_A839_7B1D_CDAF);
         assert_eq!(generator.next_u64(), 0x6E78_9E6A_A1B9_65F4);
     }

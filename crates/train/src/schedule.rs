@@ -24,9 +24,22 @@ impl Schedule {
     /// The first setting that cannot work, by name.
     pub fn validate(&self) -> Result<(), TrainError> {
         let rate_ok = self.peak_lr.is_finite() && self.peak_lr > 0.0;
-        check("peak_lr", self.peak_lr, rate_ok, "it must be a positive number")?;
-        for (field, value) in [("decay_fraction", self.decay_fraction), ("floor", self.floor)] {
-            check(field, value, (0.0..=1.0).contains(&value), "it must lie between 0 and 1")?;
+        check(
+            "peak_lr",
+            self.peak_lr,
+            rate_ok,
+            "it must be a positive number",
+        )?;
+        for (field, value) in [
+            ("decay_fraction", self.decay_fraction),
+            ("floor", self.floor),
+        ] {
+            check(
+                field,
+                value,
+                (0.0..=1.0).contains(&value),
+                "it must lie between 0 and 1",
+            )?;
         }
         Ok(())
     }
@@ -55,12 +68,20 @@ mod tests {
     use super::*;
 
     fn schedule() -> Schedule {
-        Schedule { peak_lr: 1e-3, warmup_steps: 10, decay_fraction: 0.5, floor: 0.1 }
+        Schedule {
+            peak_lr: 1e-3,
+            warmup_steps: 10,
+            decay_fraction: 0.5,
+            floor: 0.1,
+        }
     }
 
     fn check(inner_step: u64, progress: f64, expected: f64) {
         let lr = schedule().lr(inner_step, progress);
-        assert!((lr - expected).abs() < 1e-12, "step {inner_step} at {progress}: {lr}");
+        assert!(
+            (lr - expected).abs() < 1e-12,
+            "step {inner_step} at {progress}: {lr}"
+        );
     }
 
     #[test]
@@ -75,7 +96,11 @@ mod tests {
 
     #[test]
     fn a_run_without_decay_or_warmup_keeps_its_peak() {
-        let flat = Schedule { warmup_steps: 0, decay_fraction: 0.0, ..schedule() };
+        let flat = Schedule {
+            warmup_steps: 0,
+            decay_fraction: 0.0,
+            ..schedule()
+        };
         assert_eq!(flat.lr(0, 0.0), 1e-3);
         assert_eq!(flat.lr(99, 1.0), 1e-3);
     }

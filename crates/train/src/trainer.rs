@@ -77,9 +77,24 @@ impl Trainer {
         adamw.validate()?;
         let longest = config.max_position_embeddings;
         let seq_len_ok = (1..=longest).contains(&seq_len);
-        check("seq_len", seq_len, seq_len_ok, "it must be 1 to max_position_embeddings")?;
-        check("max_batch", max_batch, max_batch >= 1, "it must be at least 1")?;
-        check("threads", threads.unwrap_or(1), threads != Some(0), "it must be at least 1")?;
+        check(
+            "seq_len",
+            seq_len,
+            seq_len_ok,
+            "it must be 1 to max_position_embeddings",
+        )?;
+        check(
+            "max_batch",
+            max_batch,
+            max_batch >= 1,
+            "it must be at least 1",
+        )?;
+        check(
+            "threads",
+            threads.unwrap_or(1),
+            threads != Some(0),
+            "it must be at least 1",
+        )?;
         let pool = ThreadPoolBuilder::new()
             .num_threads(threads.unwrap_or(0))
             .thread_name(|index| format!("train-{index}"))
@@ -108,7 +123,12 @@ impl Trainer {
     /// Windows that do not fit, or a loss or gradient that is not finite; weights, moments and the step
     /// counter are then unchanged.
     pub fn train_step(&mut self, windows: &[&[u32]], lr: f64) -> Result<StepStats, TrainError> {
-        check("lr", lr, lr.is_finite() && lr >= 0.0, "it must be 0 or a positive number")?;
+        check(
+            "lr",
+            lr,
+            lr.is_finite() && lr >= 0.0,
+            "it must be 0 or a positive number",
+        )?;
         let (loss, tokens) = self.loss_and_gradient(windows)?;
         let grad_norm = self.grad_norm(loss)?;
 
@@ -120,8 +140,13 @@ impl Trainer {
             exp_avg_sq: &mut self.exp_avg_sq,
         };
         let grad_scale = self.adamw.clip_factor(grad_norm);
-        self.pool.install(|| adamw(&self.adamw, self.adam_step, lr, grad_scale, buffers));
-        Ok(StepStats { loss, grad_norm, tokens })
+        self.pool
+            .install(|| adamw(&self.adamw, self.adam_step, lr, grad_scale, buffers));
+        Ok(StepStats {
+            loss,
+            grad_norm,
+            tokens,
+        })
     }
 
     /// Mean loss and number of target tokens; leaves the gradient of that mean in [`Trainer::grads`].
@@ -132,9 +157,17 @@ impl Trainer {
         self.check_windows(windows)?;
         let tokens = windows.len() * self.seq_len;
         let scale = (1.0 / tokens as f64) as f32;
-        let Trainer { model, weights, grads, arena, .. } = self;
+        let Trainer {
+            model,
+            weights,
+            grads,
+            arena,
+            ..
+        } = self;
         let loss_sum = self.pool.install(|| {
-            grads.par_chunks_mut(TASK_VALUES).for_each(|chunk| chunk.fill(0.0));
+            grads
+                .par_chunks_mut(TASK_VALUES)
+                .for_each(|chunk| chunk.fill(0.0));
             let mut loss_sum = 0.0;
             for batch in windows.chunks(self.max_batch) {
                 load_batch(arena, batch);
@@ -152,7 +185,12 @@ impl Trainer {
     /// Windows that do not fit, or a loss that is not finite.
     pub fn evaluate(&mut self, windows: &[&[u32]]) -> Result<EvalStats, TrainError> {
         self.check_windows(windows)?;
-        let Trainer { model, weights, arena, .. } = self;
+        let Trainer {
+            model,
+            weights,
+            arena,
+            ..
+        } = self;
         let loss_sum_nats = self.pool.install(|| {
             let mut loss_sum = 0.0;
             for batch in windows.chunks(self.max_batch) {
@@ -165,7 +203,10 @@ impl Trainer {
         if !loss_sum_nats.is_finite() {
             return Err(self.non_finite_loss());
         }
-        Ok(EvalStats { loss_sum_nats, tokens: (windows.len() * self.seq_len) as u64 })
+        Ok(EvalStats {
+            loss_sum_nats,
+            tokens: (windows.len() * self.seq_len) as u64,
+        })
     }
 
     /// Global norm of the gradient; fixed chunks in a fixed order, added in `f64`.
@@ -174,25 +215,38 @@ impl Trainer {
             return Err(self.non_finite_loss());
         }
         let sum_of_squares = |chunk: &[f32]| -> f64 {
-            simd::vectorised(|| chunk.chunks(4096).map(|part| f64::from(simd::dot(part, part))).sum())
+            simd::vectorised! {chunk.chunks(4096).map(|part| f64::from(simd::dot(part, part))).sum()}
         };
         let chunks: Vec<f64> = self.pool.install(|| {
-            self.grads.par_chunks(TASK_VALUES).map(sum_of_squares).collect()
+            self.grads
+                .par_chunks(TASK_VALUES)
+                .map(sum_of_squares)
+                .collect()
         });
         let norm = chunks.iter().sum::<f64>().sqrt();
         if norm.is_finite() {
             return Ok(norm);
         }
         let tensor = self.first_non_finite(&self.grads);
-        let tensor = tensor.unwrap_or_else(|| "all tensors together (their norm overflows)".to_owned());
-        Err(TrainError::NonFinite { what: "gradient", tensor })
+        let tensor =
+            tensor.unwrap_or_else(|| "all tensors together (their norm overflows)".to_owned());
+        Err(TrainError::NonFinite {
+            what: "gradient",
+            tensor,
+        })
     }
 
     /// Says whether a bad loss comes from the weights or from what was computed with them.
     fn non_finite_loss(&self) -> TrainError {
         match self.first_non_finite(self.weights.as_slice()) {
-            Some(tensor) => TrainError::NonFinite { what: "weight", tensor },
-            None => TrainError::NonFinite { what: "loss", tensor: "the step".to_owned() },
+            Some(tensor) => TrainError::NonFinite {
+                what: "weight",
+                tensor,
+            },
+            None => TrainError::NonFinite {
+                what: "loss",
+                tensor: "the step".to_owned(),
+            },
         }
     }
 
@@ -209,11 +263,23 @@ impl Trainer {
         let (expected, vocab_size) = (self.seq_len + 1, self.model.config.vocab_size);
         for (window, tokens) in windows.iter().enumerate() {
             if tokens.len() != expected {
-                return Err(TrainError::WindowLength { window, actual: tokens.len(), expected });
+                return Err(TrainError::WindowLength {
+                    window,
+                    actual: tokens.len(),
+                    expected,
+                });
             }
-            if let Some(offset) = tokens.iter().position(|&token| token as usize >= vocab_size) {
+            if let Some(offset) = tokens
+                .iter()
+                .position(|&token| token as usize >= vocab_size)
+            {
                 let token = tokens[offset];
-                return Err(TrainError::TokenOutOfRange { window, offset, token, vocab_size });
+                return Err(TrainError::TokenOutOfRange {
+                    window,
+                    offset,
+                    token,
+                    vocab_size,
+                });
             }
         }
         Ok(())
@@ -230,7 +296,9 @@ impl Trainer {
                 problem: "their tensors have other names or shapes".to_owned(),
             });
         }
-        self.weights.as_mut_slice().copy_from_slice(weights.as_slice());
+        self.weights
+            .as_mut_slice()
+            .copy_from_slice(weights.as_slice());
         Ok(())
     }
 
@@ -246,7 +314,10 @@ impl Trainer {
 
     /// The moments of AdamW.
     pub fn moments(&self) -> Moments<'_> {
-        Moments { exp_avg: &self.exp_avg, exp_avg_sq: &self.exp_avg_sq }
+        Moments {
+            exp_avg: &self.exp_avg,
+            exp_avg_sq: &self.exp_avg_sq,
+        }
     }
 
     /// Replaces the moments and the number of steps that led to them.
@@ -297,7 +368,9 @@ fn load_batch(arena: &mut Arena, windows: &[&[u32]]) {
     arena.tokens_n.clear();
     arena.targets_n.clear();
     for window in windows {
-        arena.tokens_n.extend_from_slice(&window[..window.len() - 1]);
+        arena
+            .tokens_n
+            .extend_from_slice(&window[..window.len() - 1]);
         arena.targets_n.extend_from_slice(&window[1..]);
     }
 }

@@ -56,7 +56,10 @@ impl Weights {
                 problem: format!("it holds {} values, the model {expected}", values.len()),
             });
         }
-        Ok(Weights { tensors: layout(config), values })
+        Ok(Weights {
+            tensors: layout(config),
+            values,
+        })
     }
 
     /// Reads a safetensors file with Hugging Face names; `F32` and `BF16` tensors are accepted.
@@ -97,7 +100,9 @@ impl Weights {
         metadata: &BTreeMap<String, String>,
     ) -> Result<(), TrainError> {
         let mut metadata = metadata.clone();
-        metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
+        metadata
+            .entry("format".to_owned())
+            .or_insert_with(|| "pt".to_owned());
         let tensors = self.iter().map(|(spec, values)| file::Entry {
             name: spec.name.clone(),
             shape: spec.shape.clone(),
@@ -128,7 +133,9 @@ impl Weights {
 
     /// The values of one tensor, row-major, if the model has it.
     pub fn tensor(&self, name: &str) -> Option<&[f32]> {
-        self.iter().find(|(spec, _)| spec.name == name).map(|(_, values)| values)
+        self.iter()
+            .find(|(spec, _)| spec.name == name)
+            .map(|(_, values)| values)
     }
 
     /// Each tensor with its values.
@@ -163,7 +170,10 @@ pub(crate) fn append_tensor(
     };
     if view.shape() != spec.shape {
         let (has, needs) = (view.shape(), &spec.shape);
-        return Err(mismatch(path, format!("{name} has shape {has:?}, the model {needs:?}")));
+        return Err(mismatch(
+            path,
+            format!("{name} has shape {has:?}, the model {needs:?}"),
+        ));
     }
     match view.dtype() {
         safetensors::Dtype::F32 => {
@@ -176,13 +186,18 @@ pub(crate) fn append_tensor(
             values.extend(words.iter().map(|word| f32::from_bits(widen(word))));
         }
         other => {
-            return Err(mismatch(path, format!("{name} is {other:?}; F32 and BF16 are read")));
+            return Err(mismatch(
+                path,
+                format!("{name} is {other:?}; F32 and BF16 are read"),
+            ));
         }
     }
     Ok(())
 }
 
 fn mismatch(path: &Path, problem: String) -> TrainError {
-    TrainError::Mismatch { what: path.display().to_string(), problem }
+    TrainError::Mismatch {
+        what: path.display().to_string(),
+        problem,
+    }
 }
-

@@ -23,25 +23,51 @@ fn weights_come_back_under_hugging_face_names() {
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let mut names: Vec<String> = file.names().into_iter().map(str::to_owned).collect();
     names.sort();
-    let expected: Vec<&str> = weights.tensors().iter().map(|spec| spec.name.as_str()).collect();
+    let expected: Vec<&str> = weights
+        .tensors()
+        .iter()
+        .map(|spec| spec.name.as_str())
+        .collect();
     assert_eq!(names, expected);
-    let q_proj = file.tensor("model.layers.1.self_attn.q_proj.weight").unwrap();
-    assert_eq!((q_proj.shape(), q_proj.dtype()), ([48, 24].as_slice(), Dtype::F32));
+    let q_proj = file
+        .tensor("model.layers.1.self_attn.q_proj.weight")
+        .unwrap();
+    assert_eq!(
+        (q_proj.shape(), q_proj.dtype()),
+        ([48, 24].as_slice(), Dtype::F32)
+    );
     let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
     let header = header.metadata().clone().unwrap();
-    assert_eq!((header["format"].as_str(), header["generation"].as_str()), ("pt", "7"));
+    assert_eq!(
+        (header["format"].as_str(), header["generation"].as_str()),
+        ("pt", "7")
+    );
 
     assert_eq!(Weights::load_safetensors(&path, &config).unwrap(), weights);
     weights.save_safetensors(&path, &metadata).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), bytes, "the same weights give the same bytes");
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
+    assert_eq!(
+        fs::read(&path).unwrap(),
+        bytes,
+        "the same weights give the same bytes"
+    );
+    assert_eq!(
+        fs::read_dir(directory.path()).unwrap().count(),
+        1,
+        "no temporary file is left"
+    );
 }
 
 #[test]
 fn initial_weights_are_the_same_everywhere() {
     let weights = Weights::init(&Steps::load().config, 42).unwrap();
     let embedding = weights.tensor("model.embed_tokens.weight").unwrap();
-    assert!(weights.tensor("model.norm.weight").unwrap().iter().all(|&w| w == 1.0));
+    assert!(
+        weights
+            .tensor("model.norm.weight")
+            .unwrap()
+            .iter()
+            .all(|&w| w == 1.0)
+    );
     let first: Vec<u32> = embedding[..4].iter().map(|w| w.to_bits()).collect();
     assert_eq!(first, GOLDEN_DRAWS);
     assert_ne!(Weights::init(&Steps::load().config, 43).unwrap(), weights);
@@ -51,28 +77,46 @@ fn initial_weights_are_the_same_everywhere() {
 const GOLDEN_DRAWS: [u32; 4] = [3_167_222_599, 1_024_258_538, 3_161_715_436, 976_120_394];
 
 /// Writes the golden model with one change and expects loading it to fail.
-fn check_refused(change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>), expected: &str) {
+fn check_refused(
+    change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>),
+    expected: &str,
+) {
     let bytes = fs::read(golden_path("model.safetensors")).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let mut tensors = file
         .tensors()
         .into_iter()
-        .map(|(name, view)| (name, view.dtype(), view.shape().to_vec(), view.data().to_vec()))
+        .map(|(name, view)| {
+            (
+                name,
+                view.dtype(),
+                view.shape().to_vec(),
+                view.data().to_vec(),
+            )
+        })
         .collect();
     change(&mut tensors);
     let views = tensors.iter().map(|(name, dtype, shape, data)| {
-        (name.clone(), TensorView::new(*dtype, shape.clone(), data).unwrap())
+        (
+            name.clone(),
+            TensorView::new(*dtype, shape.clone(), data).unwrap(),
+        )
     });
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     safetensors::serialize_to_file(views, None, &path).unwrap();
-    let error = Weights::load_safetensors(&path, &Steps::load().config).unwrap_err().to_string();
+    let error = Weights::load_safetensors(&path, &Steps::load().config)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains(expected), "{error}");
 }
 
 #[test]
 fn a_file_of_another_model_is_refused_by_tensor() {
-    check_refused(|tensors| tensors.retain(|t| t.0 != "model.norm.weight"), "model.norm.weight is missing");
+    check_refused(
+        |tensors| tensors.retain(|t| t.0 != "model.norm.weight"),
+        "model.norm.weight is missing",
+    );
     check_refused(
         |tensors| tensors.push(("extra.weight".to_owned(), Dtype::F32, vec![1], vec![0; 4])),
         "the model has no tensor extra.weight",
@@ -94,12 +138,17 @@ fn bf16_weights_are_read() {
     let halves: Vec<(String, Vec<usize>, Vec<u8>)> = weights
         .iter()
         .map(|(spec, values)| {
-            let upper = values.iter().flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes());
+            let upper = values
+                .iter()
+                .flat_map(|v| ((v.to_bits() >> 16) as u16).to_le_bytes());
             (spec.name.clone(), spec.shape.clone(), upper.collect())
         })
         .collect();
     let views = halves.iter().map(|(name, shape, data)| {
-        (name.clone(), TensorView::new(Dtype::BF16, shape.clone(), data).unwrap())
+        (
+            name.clone(),
+            TensorView::new(Dtype::BF16, shape.clone(), data).unwrap(),
+        )
     });
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("bf16.safetensors");
@@ -117,7 +166,9 @@ fn a_checkpoint_goes_on_bit_for_bit() {
     let steps = Steps::load();
     let mut straight = steps.trainer(2, 2);
     let step = |trainer: &mut hansa_train::Trainer, step: usize| {
-        trainer.train_step(&refs(&steps.windows(step)), 1e-2).unwrap()
+        trainer
+            .train_step(&refs(&steps.windows(step)), 1e-2)
+            .unwrap()
     };
     step(&mut straight, 0);
     step(&mut straight, 1);
@@ -155,7 +206,10 @@ fn a_damaged_or_foreign_checkpoint_is_refused() {
     check(&directory.path().join("absent"), "open");
 
     fs::write(&path, &whole).unwrap();
-    let config = ModelConfig { rope_theta: 5.0, ..steps.config };
+    let config = ModelConfig {
+        rope_theta: 5.0,
+        ..steps.config
+    };
     let mut other = common::trainer(&config, steps.seq_len, 2, 1);
     let error = load_checkpoint(&path, &mut other).unwrap_err().to_string();
     assert!(error.contains("does not fit the model"), "{error}");

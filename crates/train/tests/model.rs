@@ -36,7 +36,10 @@ fn loss_and_every_gradient_equal_pytorch() {
 #[test]
 fn an_untied_head_has_its_own_gradient() {
     let steps = Steps::load();
-    let config = ModelConfig { tie_word_embeddings: false, ..steps.config.clone() };
+    let config = ModelConfig {
+        tie_word_embeddings: false,
+        ..steps.config.clone()
+    };
     let expected = golden("grads.safetensors");
     let tied = golden("model.safetensors");
     let values = layout(&config).into_iter().flat_map(|tensor| {
@@ -60,9 +63,14 @@ fn an_untied_head_has_its_own_gradient() {
 fn three_adamw_steps_equal_pytorch() {
     let steps = Steps::load();
     let mut trainer = steps.trainer(3, 2);
-    let expected = steps.numbers("losses").into_iter().zip(steps.numbers("grad_norms"));
+    let expected = steps
+        .numbers("losses")
+        .into_iter()
+        .zip(steps.numbers("grad_norms"));
     for (step, (loss, grad_norm)) in expected.enumerate() {
-        let stats = trainer.train_step(&refs(&steps.windows(step)), steps.number("lr")).unwrap();
+        let stats = trainer
+            .train_step(&refs(&steps.windows(step)), steps.number("lr"))
+            .unwrap();
         assert_relative("loss", stats.loss, loss, 1e-5);
         assert_relative("grad_norm", stats.grad_norm, grad_norm, 1e-4);
     }
@@ -72,7 +80,9 @@ fn three_adamw_steps_equal_pytorch() {
 fn train(threads: usize) -> (Vec<u64>, Vec<u32>) {
     let config = common::wide_config();
     let mut trainer = common::trainer(&config, 96, 3, threads);
-    trainer.set_weights(&Weights::init(&config, 11).unwrap()).unwrap();
+    trainer
+        .set_weights(&Weights::init(&config, 11).unwrap())
+        .unwrap();
     let mut numbers = Vec::new();
     for step in 0..3 {
         let windows = common::random_windows(5, 96, config.vocab_size, step + 1);
@@ -80,7 +90,15 @@ fn train(threads: usize) -> (Vec<u64>, Vec<u32>) {
         let eval = trainer.evaluate(&refs(&windows)).unwrap();
         numbers.extend([stats.loss, stats.grad_norm, eval.loss_sum_nats].map(f64::to_bits));
     }
-    (numbers, trainer.weights().as_slice().iter().map(|w| w.to_bits()).collect())
+    (
+        numbers,
+        trainer
+            .weights()
+            .as_slice()
+            .iter()
+            .map(|w| w.to_bits())
+            .collect(),
+    )
 }
 
 #[test]
@@ -119,7 +137,12 @@ fn evaluation_is_the_training_loss_and_changes_nothing() {
     let windows = steps.windows(0);
     let eval = trainer.evaluate(&refs(&windows)).unwrap();
     assert_eq!(eval.tokens, 60);
-    assert_relative("eval", eval.loss_sum_nats / 60.0, steps.number("loss"), 1e-6);
+    assert_relative(
+        "eval",
+        eval.loss_sum_nats / 60.0,
+        steps.number("loss"),
+        1e-6,
+    );
     assert_eq!(trainer.adam_step(), 0);
     assert_eq!(trainer.weights(), steps.trainer(2, 2).weights());
 }
@@ -128,14 +151,29 @@ fn evaluation_is_the_training_loss_and_changes_nothing() {
 fn a_repetitive_text_is_learned() {
     let config = Steps::load().config;
     let mut trainer = common::trainer(&config, 16, 4, 2);
-    trainer.set_weights(&Weights::init(&config, 3).unwrap()).unwrap();
-    let text: Vec<u32> = "the quick brown fox ".bytes().cycle().take(17 * 4).map(|b| u32::from(b) % 61).collect();
+    trainer
+        .set_weights(&Weights::init(&config, 3).unwrap())
+        .unwrap();
+    let text: Vec<u32> = "the quick brown fox "
+        .bytes()
+        .cycle()
+        .take(17 * 4)
+        .map(|b| u32::from(b) % 61)
+        .collect();
     let windows: Vec<&[u32]> = text.chunks(17).collect();
     let first = trainer.train_step(&windows, 3e-3).unwrap().loss;
-    let losses: Vec<f64> =
-        (0..120).map(|_| trainer.train_step(&windows, 3e-3).unwrap().loss).collect();
-    assert!((first - 61f64.ln()).abs() < 0.2, "an untrained model knows nothing: {first}");
-    assert!(losses[119] < 0.2, "after 120 steps the loss is {}", losses[119]);
+    let losses: Vec<f64> = (0..120)
+        .map(|_| trainer.train_step(&windows, 3e-3).unwrap().loss)
+        .collect();
+    assert!(
+        (first - 61f64.ln()).abs() < 0.2,
+        "an untrained model knows nothing: {first}"
+    );
+    assert!(
+        losses[119] < 0.2,
+        "after 120 steps the loss is {}",
+        losses[119]
+    );
 }
 
 #[test]
@@ -152,7 +190,10 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     check(&[&[1; 20]], "window 0 has 20 tokens, but seq_len + 1 = 21");
     let mut window = [1; 21];
     window[4] = 61;
-    check(&[&[1; 21], &window], "window 1 holds token id 61 at offset 4, but vocab_size is 61");
+    check(
+        &[&[1; 21], &window],
+        "window 1 holds token id 61 at offset 4, but vocab_size is 61",
+    );
 }
 
 #[test]
@@ -163,11 +204,16 @@ fn a_poisoned_weight_is_named_and_nothing_is_applied() {
     let last = weights.as_slice().len() - 1;
     weights.as_mut_slice()[last] = f32::NAN;
     trainer.set_weights(&weights).unwrap();
-    let error = trainer.train_step(&refs(&steps.windows(0)), 1e-3).unwrap_err();
+    let error = trainer
+        .train_step(&refs(&steps.windows(0)), 1e-3)
+        .unwrap_err();
     let named = matches!(&error, TrainError::NonFinite { what: "weight", tensor } if tensor == "model.norm.weight");
     assert!(named, "{error}");
     assert_eq!(trainer.adam_step(), 0);
-    assert_eq!(trainer.weights().as_slice()[..last], weights.as_slice()[..last]);
+    assert_eq!(
+        trainer.weights().as_slice()[..last],
+        weights.as_slice()[..last]
+    );
 }
 
 #[test]
@@ -192,10 +238,34 @@ fn settings_that_cannot_work_are_refused_by_name() {
         let error = config.validate().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    check(ModelConfig { head_dim: 7, ..good.clone() }, "head_dim is 7");
-    check(ModelConfig { num_key_value_heads: 3, ..good.clone() }, "num_key_value_heads is 3");
-    check(ModelConfig { rope_theta: f64::NAN, ..good.clone() }, "rope_theta is NaN");
-    check(ModelConfig { vocab_size: 0, ..good }, "vocab_size is 0");
+    check(
+        ModelConfig {
+            head_dim: 7,
+            ..good.clone()
+        },
+        "head_dim is 7",
+    );
+    check(
+        ModelConfig {
+            num_key_value_heads: 3,
+            ..good.clone()
+        },
+        "num_key_value_heads is 3",
+    );
+    check(
+        ModelConfig {
+            rope_theta: f64::NAN,
+            ..good.clone()
+        },
+        "rope_theta is NaN",
+    );
+    check(
+        ModelConfig {
+            vocab_size: 0,
+            ..good
+        },
+        "vocab_size is 0",
+    );
 }
 
 #[test]
@@ -208,6 +278,9 @@ fn the_golden_model_has_the_published_number_of_parameters() {
         "tie_word_embeddings": true, "max_position_embeddings": 40_960, "initializer_range": 0.02
     }))
     .unwrap();
-    assert_eq!((layout(&config).len(), config.parameter_count()), (310, 596_049_920));
+    assert_eq!(
+        (layout(&config).len(), config.parameter_count()),
+        (310, 596_049_920)
+    );
     assert!(golden_path("model.safetensors").exists());
 }

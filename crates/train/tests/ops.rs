@@ -28,7 +28,10 @@ struct Op {
 
 impl Op {
     fn load(name: &'static str) -> Op {
-        Op { name, values: golden("ops.safetensors") }
+        Op {
+            name,
+            values: golden("ops.safetensors"),
+        }
     }
 
     fn get(&self, value: &str) -> &[f32] {
@@ -37,7 +40,12 @@ impl Op {
 
     #[track_caller]
     fn check(&self, value: &str, actual: &[f32]) {
-        assert_close(&format!("{}.{value}", self.name), actual, self.get(value), TOLERANCE);
+        assert_close(
+            &format!("{}.{value}", self.name),
+            actual,
+            self.get(value),
+            TOLERANCE,
+        );
     }
 }
 
@@ -51,9 +59,9 @@ fn check_slope(x: &[f32], dy: &[f32], gradient: &[f32], y: impl Fn(&[f32]) -> Ve
             let sign = |s: u32| if s == 0 { -step } else { step };
             x.iter().zip(&signs).map(|(x, &s)| x + sign(s)).collect()
         };
-        let objective =
-            |x: &[f32]| dot(&y(x), dy);
-        let measured = (objective(&moved(STEP)) - objective(&moved(-STEP))) / (2.0 * f64::from(STEP));
+        let objective = |x: &[f32]| dot(&y(x), dy);
+        let measured =
+            (objective(&moved(STEP)) - objective(&moved(-STEP))) / (2.0 * f64::from(STEP));
         let direction: Vec<f32> = moved(1.0).iter().zip(x).map(|(m, x)| m - x).collect();
         let claimed = dot(gradient, &direction);
         let scale = gradient.iter().map(|g| f64::from(g.abs())).sum::<f64>();
@@ -65,7 +73,10 @@ fn check_slope(x: &[f32], dy: &[f32], gradient: &[f32], y: impl Fn(&[f32]) -> Ve
 }
 
 fn dot(x: &[f32], y: &[f32]) -> f64 {
-    x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
+    x.iter()
+        .zip(y)
+        .map(|(x, y)| f64::from(*x) * f64::from(*y))
+        .sum()
 }
 
 #[test]
@@ -80,7 +91,11 @@ fn rmsnorm_and_its_gradients() {
     let (y, inv_rms_n) = forward(x, w);
     op.check("y", &y);
 
-    let saved = RmsNormSaved { x_nd: x, inv_rms_n: &inv_rms_n, w_d: w };
+    let saved = RmsNormSaved {
+        x_nd: x,
+        inv_rms_n: &inv_rms_n,
+        w_d: w,
+    };
     let (mut dx, mut dw) = (vec![0.0; x.len()], vec![0.0; w.len()]);
     rmsnorm_backward(&mut dx, Write::Set, &mut dw, dy, saved, &mut Vec::new());
     op.check("dx", &dx);
@@ -136,7 +151,11 @@ fn swiglu_and_its_gradients() {
 fn rope_and_its_gradient() {
     let op = Op::load("rope");
     let (x, dy) = (op.get("x"), op.get("dy"));
-    let dims = HeadDims { seq_len: 6, heads: 3, head_dim: 8 };
+    let dims = HeadDims {
+        seq_len: 6,
+        heads: 3,
+        head_dim: 8,
+    };
     let table = RopeTable::new(6, 8, 10_000.0);
     let forward = |x: &[f32]| {
         let mut y = vec![0.0; x.len()];
@@ -153,7 +172,11 @@ fn rope_and_its_gradient() {
 
 #[test]
 fn splitting_heads_and_merging_them_are_inverse() {
-    let dims = HeadDims { seq_len: 3, heads: 2, head_dim: 4 };
+    let dims = HeadDims {
+        seq_len: 3,
+        heads: 2,
+        head_dim: 4,
+    };
     let x: Vec<f32> = (0..2 * 3 * 2 * 4).map(|i| i as f32).collect();
     let (mut heads, mut back) = (vec![0.0; x.len()], vec![0.0; x.len()]);
     split_heads(&mut heads, &x, dims);
@@ -168,11 +191,19 @@ fn splitting_heads_and_merging_them_are_inverse() {
 fn attention_and_its_gradients() {
     let op = Op::load("attention");
     let (q, k, v, dy) = (op.get("q"), op.get("k"), op.get("v"), op.get("dy"));
-    let dims = AttentionDims { seq_len: 70, queries_per_group: 2, head_dim: 8 };
+    let dims = AttentionDims {
+        seq_len: 70,
+        queries_per_group: 2,
+        head_dim: 8,
+    };
     let scratch = || vec![0.0; dims.scratch_len(1, 2)];
     let forward = |q: &[f32], k: &[f32], v: &[f32]| {
         let (mut o, mut lse) = (vec![0.0; q.len()], vec![0.0; 4 * 70]);
-        let qkv = Qkv { q_bhse: q, k_bgse: k, v_bgse: v };
+        let qkv = Qkv {
+            q_bhse: q,
+            k_bgse: k,
+            v_bgse: v,
+        };
         attention(&mut o, &mut lse, qkv, dims, &mut scratch());
         (o, lse)
     };
@@ -180,9 +211,20 @@ fn attention_and_its_gradients() {
     op.check("y", &o);
 
     let [mut dq, mut dk, mut dv] = [q, k, v].map(|x| vec![f32::NAN; x.len()]);
-    let grads = QkvGrads { dq_bhse: &mut dq, dk_bgse: &mut dk, dv_bgse: &mut dv };
-    let qkv = Qkv { q_bhse: q, k_bgse: k, v_bgse: v };
-    let saved = AttentionSaved { o_bhse: &o, lse_bhs: &lse };
+    let grads = QkvGrads {
+        dq_bhse: &mut dq,
+        dk_bgse: &mut dk,
+        dv_bgse: &mut dv,
+    };
+    let qkv = Qkv {
+        q_bhse: q,
+        k_bgse: k,
+        v_bgse: v,
+    };
+    let saved = AttentionSaved {
+        o_bhse: &o,
+        lse_bhs: &lse,
+    };
     attention_backward(grads, dy, qkv, saved, dims, &mut scratch());
     op.check("dq", &dq);
     op.check("dk", &dk);

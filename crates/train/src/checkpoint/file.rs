@@ -34,8 +34,8 @@ pub(crate) fn write(
 ) -> Result<(), TrainError> {
     let temporary = temporary_beside(path);
     let written = write_whole(&temporary, metadata, entries);
-    let renamed =
-        written.and_then(|()| fs::rename(&temporary, path).map_err(TrainError::io("rename to", path)));
+    let renamed = written
+        .and_then(|()| fs::rename(&temporary, path).map_err(TrainError::io("rename to", path)));
     if renamed.is_err() {
         // Best effort: the error that matters is the one already in hand.
         let _ = fs::remove_file(&temporary);
@@ -98,7 +98,9 @@ fn write_values(writer: &mut impl Write, values: &[f32]) -> std::io::Result<()> 
     if cfg!(target_endian = "little") {
         return writer.write_all(bytemuck::cast_slice(values));
     }
-    values.iter().try_for_each(|value| writer.write_all(&value.to_le_bytes()))
+    values
+        .iter()
+        .try_for_each(|value| writer.write_all(&value.to_le_bytes()))
 }
 
 /// Maps a file for reading.

@@ -60,11 +60,13 @@ pub fn save_checkpoint(path: &Path, trainer: &Trainer, meta: &Value) -> Result<(
     ];
     let mut entries = Vec::with_capacity(3 * tensors.len());
     for (prefix, flat) in sections {
-        entries.extend(split_flat(&tensors, flat).map(|(spec, values)| file::Entry {
-            name: format!("{prefix}{}", spec.name),
-            shape: spec.shape.clone(),
-            values,
-        }));
+        entries.extend(
+            split_flat(&tensors, flat).map(|(spec, values)| file::Entry {
+                name: format!("{prefix}{}", spec.name),
+                shape: spec.shape.clone(),
+                values,
+            }),
+        );
     }
     file::write(path, &metadata, &entries)
 }
@@ -95,7 +97,10 @@ pub fn load_checkpoint(path: &Path, trainer: &mut Trainer) -> Result<Value, Trai
     let (exp_avg, exp_avg_sq) = (read(FIRST_MOMENT)?, read(SECOND_MOMENT)?);
     let weights = Weights::from_flat(trainer.config(), read(WEIGHTS)?)?;
     trainer.set_weights(&weights)?;
-    let moments = Moments { exp_avg: &exp_avg, exp_avg_sq: &exp_avg_sq };
+    let moments = Moments {
+        exp_avg: &exp_avg,
+        exp_avg_sq: &exp_avg_sq,
+    };
     trainer.set_moments(moments, header.adam_step)?;
     Ok(header.meta)
 }
@@ -115,7 +120,9 @@ fn read_header(path: &Path, bytes: &[u8]) -> Result<Header, TrainError> {
     let version = value.get("version").and_then(Value::as_u64);
     if version != Some(u64::from(VERSION)) {
         let found = version.map_or("unknown".to_owned(), |version| version.to_string());
-        return Err(bad(format!("its version is {found}, this program reads {VERSION}")));
+        return Err(bad(format!(
+            "its version is {found}, this program reads {VERSION}"
+        )));
     }
     serde_json::from_value(value).map_err(|error| bad(error.to_string()))
 }

@@ -44,8 +44,10 @@ impl AttentionDims {
 
     fn blocks(&self) -> impl Iterator<Item = Block> + use<> {
         let (seq_len, e) = (self.seq_len, self.head_dim);
-        (0..seq_len).step_by(BLOCK).map(move |first| {
-            Block { first, end: (first + BLOCK).min(seq_len), head_dim: e }
+        (0..seq_len).step_by(BLOCK).map(move |first| Block {
+            first,
+            end: (first + BLOCK).min(seq_len),
+            head_dim: e,
         })
     }
 }
@@ -122,16 +124,30 @@ fn attention_head(
         let p = &mut scratch[..block.scores_len()];
         let k = Mat::new(&k_se[block.keys()], e);
         let v = Mat::new(&v_se[block.keys()], e);
-        matmul(p, Write::Set, dims.scale(), Mat::new(&q_se[block.queries()], e), k.t(), Threads::One);
+        matmul(
+            p,
+            Write::Set,
+            dims.scale(),
+            Mat::new(&q_se[block.queries()], e),
+            k.t(),
+            Threads::One,
+        );
         softmax_rows(p, &mut lse_s[block.first..block.end], block);
-        matmul(&mut o_se[block.queries()], Write::Set, 1.0, Mat::new(p, keys), v, Threads::One);
+        matmul(
+            &mut o_se[block.queries()],
+            Write::Set,
+            1.0,
+            Mat::new(p, keys),
+            v,
+            Threads::One,
+        );
     }
 }
 
 /// Scores to probabilities, row by row; zero beyond each row's own position.
 fn softmax_rows(scores: &mut [f32], lse: &mut [f32], block: Block) {
-    simd::vectorised(|| {
-        for (row, (scores, lse)) in scores.chunks_exact_mut(block.end).zip(lse).enumerate() {
+    simd::vectorised! {
+        for (row, (scores, lse)) in scores.chunks_exact_mut(block.end).zip(lse.iter_mut()).enumerate() {
             let (seen, masked) = scores.split_at_mut(block.first + row + 1);
             let largest = simd::max(seen);
             for score in seen.iter_mut() {
@@ -145,7 +161,7 @@ fn softmax_rows(scores: &mut [f32], lse: &mut [f32], block: Block) {
             masked.fill(0.0);
             *lse = largest + sum.ln();
         }
-    });
+    };
 }
 
 /// What [`attention`] produced, as its backward pass needs it.
@@ -239,16 +255,37 @@ fn attention_head_backward(
         matmul(ds, Write::Set, 1.0, d_o, v.t(), Threads::One);
         softmax_rows_backward(p, ds, inputs, block);
         let (p, ds) = (Mat::new(p, block.end), Mat::new(ds, block.end));
-        matmul(&mut dv_se[block.keys()], Write::Add, 1.0, p.t(), d_o, Threads::One);
-        matmul(&mut dq_se[block.queries()], Write::Set, scale, ds, k, Threads::One);
-        matmul(&mut dk_se[block.keys()], Write::Add, scale, ds.t(), q, Threads::One);
+        matmul(
+            &mut dv_se[block.keys()],
+            Write::Add,
+            1.0,
+            p.t(),
+            d_o,
+            Threads::One,
+        );
+        matmul(
+            &mut dq_se[block.queries()],
+            Write::Set,
+            scale,
+            ds,
+            k,
+            Threads::One,
+        );
+        matmul(
+            &mut dk_se[block.keys()],
+            Write::Add,
+            scale,
+            ds.t(),
+            q,
+            Threads::One,
+        );
     }
 }
 
 /// Scores to probabilities in `p`, and their gradient to the scores' gradient in `ds`.
 fn softmax_rows_backward(p: &mut [f32], ds: &mut [f32], inputs: HeadInputs, block: Block) {
     let e = block.head_dim;
-    simd::vectorised(|| {
+    simd::vectorised! {
         let rows = p.chunks_exact_mut(block.end).zip(ds.chunks_exact_mut(block.end));
         for (row, (p, ds)) in rows.enumerate() {
             let position = block.first + row;
@@ -264,5 +301,5 @@ fn softmax_rows_backward(p: &mut [f32], ds: &mut [f32], inputs: HeadInputs, bloc
             p_masked.fill(0.0);
             ds_masked.fill(0.0);
         }
-    });
+    };
 }

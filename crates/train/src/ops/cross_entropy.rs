@@ -18,13 +18,20 @@ pub fn cross_entropy_with_gradient(
     v: usize,
     scale: f32,
 ) {
-    each_row(losses_n, logits_to_dlogits_nv, targets_n, v, |exp_v, sum, target| {
-        let factor = scale / sum;
-        for value in exp_v.iter_mut() {
-            *value *= factor;
-        }
-        exp_v[target] -= scale;
-    });
+    each_row(
+        losses_n,
+        logits_to_dlogits_nv,
+        targets_n,
+        v,
+        #[inline(always)]
+        |exp_v, sum, target| {
+            let factor = scale / sum;
+            for value in exp_v.iter_mut() {
+                *value *= factor;
+            }
+            exp_v[target] -= scale;
+        },
+    );
 }
 
 /// Computes each row's loss, then hands its exponentials, their sum and the target to `finish`.
@@ -35,10 +42,13 @@ fn each_row(
     v: usize,
     finish: impl Fn(&mut [f32], f32, usize) + Sync,
 ) {
-    let rows = losses_n.par_iter_mut().zip(logits_nv.par_chunks_mut(v)).zip(targets_n);
+    let rows = losses_n
+        .par_iter_mut()
+        .zip(logits_nv.par_chunks_mut(v))
+        .zip(targets_n);
     rows.for_each(|((loss, row_v), &target)| {
         let target = target as usize;
-        simd::vectorised(|| {
+        simd::vectorised! {
             let largest = simd::max(row_v);
             let at_target = row_v[target];
             for value in row_v.iter_mut() {
@@ -47,6 +57,6 @@ fn each_row(
             let sum = simd::sum_by(row_v.len(), |i| row_v[i]);
             *loss = f64::from(sum).ln() + f64::from(largest) - f64::from(at_target);
             finish(row_v, sum, target);
-        });
+        };
     });
 }

@@ -6,11 +6,13 @@ use rayon::prelude::*;
 /// `x_nd[n] = table_vd[tokens_n[n]]`. Every token must be below `v`; the trainer has checked that.
 pub fn embedding(x_nd: &mut [f32], tokens_n: &[u32], table_vd: &[f32], d: usize) {
     let rows = rows_per_task(d);
-    x_nd.par_chunks_mut(rows * d).zip(tokens_n.par_chunks(rows)).for_each(|(x_nd, tokens_n)| {
-        for (x_d, &token) in x_nd.chunks_exact_mut(d).zip(tokens_n) {
-            x_d.copy_from_slice(&table_vd[token as usize * d..][..d]);
-        }
-    });
+    x_nd.par_chunks_mut(rows * d)
+        .zip(tokens_n.par_chunks(rows))
+        .for_each(|(x_nd, tokens_n)| {
+            for (x_d, &token) in x_nd.chunks_exact_mut(d).zip(tokens_n) {
+                x_d.copy_from_slice(&table_vd[token as usize * d..][..d]);
+            }
+        });
 }
 
 /// `dtable_vd[tokens_n[n]] += dx_nd[n]`, in token order on one thread: a token may occur many times,

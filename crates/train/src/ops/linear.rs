@@ -7,7 +7,14 @@ use super::{
 
 /// `y_no (+)= x_ni · w_oiᵀ`; `width_i` is the input width.
 pub fn linear(y_no: &mut [f32], write: Write, x_ni: &[f32], w_oi: &[f32], width_i: usize) {
-    matmul(y_no, write, 1.0, Mat::new(x_ni, width_i), Mat::new(w_oi, width_i).t(), Threads::All);
+    matmul(
+        y_no,
+        write,
+        1.0,
+        Mat::new(x_ni, width_i),
+        Mat::new(w_oi, width_i).t(),
+        Threads::All,
+    );
 }
 
 /// `dx_ni (+)= dy_no · w_oi`.
@@ -19,7 +26,14 @@ pub fn linear_backward_input(
     width_i: usize,
 ) {
     let width_o = w_oi.len() / width_i;
-    matmul(dx_ni, write, 1.0, Mat::new(dy_no, width_o), Mat::new(w_oi, width_i), Threads::All);
+    matmul(
+        dx_ni,
+        write,
+        1.0,
+        Mat::new(dy_no, width_o),
+        Mat::new(w_oi, width_i),
+        Threads::All,
+    );
 }
 
 /// `dw_oi (+)= dy_noᵀ · x_ni`.
@@ -31,5 +45,12 @@ pub fn linear_backward_weight(
     width_i: usize,
 ) {
     let width_o = dw_oi.len() / width_i;
-    matmul(dw_oi, write, 1.0, Mat::new(dy_no, width_o).t(), Mat::new(x_ni, width_i), Threads::All);
+    matmul(
+        dw_oi,
+        write,
+        1.0,
+        Mat::new(dy_no, width_o).t(),
+        Mat::new(x_ni, width_i),
+        Threads::All,
+    );
 }

@@ -18,8 +18,18 @@ pub struct Mat<'a> {
 impl<'a> Mat<'a> {
     /// A row-major matrix that fills `data`.
     pub fn new(data: &'a [f32], cols: usize) -> Mat<'a> {
-        assert!(data.len().is_multiple_of(cols), "{} values in rows of {cols}", data.len());
-        Mat { data, rows: data.len() / cols, cols, row_stride: cols, col_stride: 1 }
+        assert!(
+            data.len().is_multiple_of(cols),
+            "{} values in rows of {cols}",
+            data.len()
+        );
+        Mat {
+            data,
+            rows: data.len() / cols,
+            cols,
+            row_stride: cols,
+            col_stride: 1,
+        }
     }
 
     /// The transpose, without moving anything.

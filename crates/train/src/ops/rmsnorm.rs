@@ -14,8 +14,8 @@ pub fn rmsnorm(y_nd: &mut [f32], inv_rms_n: &mut [f32], x_nd: &[f32], w_d: &[f32
         .zip(x_nd.par_chunks(rows * d))
         .zip(inv_rms_n.par_chunks_mut(rows))
         .for_each(|((y_nd, x_nd), inv_rms_n)| {
-            simd::vectorised(|| {
-                let rows = y_nd.chunks_exact_mut(d).zip(x_nd.chunks_exact(d)).zip(inv_rms_n);
+            simd::vectorised! {
+                let rows = y_nd.chunks_exact_mut(d).zip(x_nd.chunks_exact(d)).zip(inv_rms_n.iter_mut());
                 for ((y_d, x_d), inv_rms) in rows {
                     let r = 1.0 / (simd::dot(x_d, x_d) / d as f32 + eps).sqrt();
                     for ((y, x), w) in y_d.iter_mut().zip(x_d).zip(w_d) {
@@ -23,7 +23,7 @@ pub fn rmsnorm(y_nd: &mut [f32], inv_rms_n: &mut [f32], x_nd: &[f32], w_d: &[f32
                     }
                     *inv_rms = r;
                 }
-            });
+            };
         });
 }
 
@@ -61,14 +61,14 @@ pub fn rmsnorm_backward(
         .zip(saved.inv_rms_n.par_chunks(rows))
         .zip(partials.par_chunks_mut(d))
         .for_each(|((((dx_nd, dy_nd), x_nd), inv_rms_n), dw_d)| {
-            simd::vectorised(|| {
+            simd::vectorised! {
                 let rows = (dx_nd.chunks_exact_mut(d).zip(dy_nd.chunks_exact(d)))
                     .zip(x_nd.chunks_exact(d))
                     .zip(inv_rms_n);
                 for (((dx_d, dy_d), x_d), &r) in rows {
                     backward_row(dx_d, write, dw_d, dy_d, x_d, w_d, r);
                 }
-            });
+            };
         });
     for partial_d in partials.chunks_exact(d) {
         for (dw, partial) in dw_d.iter_mut().zip(partial_d) {
@@ -95,6 +95,10 @@ fn backward_row(
     for i in 0..d {
         dw_d[i] += dy_d[i] * x_d[i] * r;
         let dx = r * dy_d[i] * w_d[i] - x_d[i] * along_x;
-        dx_d[i] = if write == Write::Add { dx_d[i] + dx } else { dx };
+        dx_d[i] = if write == Write::Add {
+            dx_d[i] + dx
+        } else {
+            dx
+        };
     }
 }

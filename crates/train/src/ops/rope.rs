@@ -31,8 +31,14 @@ impl RopeTable {
             })
             .collect();
         RopeTable {
-            cos: angles.iter().map(|&angle| libm::cos(f64::from(angle)) as f32).collect(),
-            sin: angles.iter().map(|&angle| libm::sin(f64::from(angle)) as f32).collect(),
+            cos: angles
+                .iter()
+                .map(|&angle| libm::cos(f64::from(angle)) as f32)
+                .collect(),
+            sin: angles
+                .iter()
+                .map(|&angle| libm::sin(f64::from(angle)) as f32)
+                .collect(),
         }
     }
 
@@ -45,34 +51,40 @@ impl RopeTable {
 /// `y_bhse = rotate(x_nq)`, where `n = b·s` and `q = h·e`.
 pub fn rope_split(y_bhse: &mut [f32], x_nq: &[f32], table: &RopeTable, dims: HeadDims) {
     let (q, e) = (dims.width(), dims.head_dim);
-    y_bhse.par_chunks_mut(dims.head_len()).enumerate().for_each(|(window_head, y_se)| {
-        let (window, head) = (window_head / dims.heads, window_head % dims.heads);
-        let x_sq = &x_nq[window * dims.seq_len * q..][..dims.seq_len * q];
-        simd::vectorised(|| {
-            let rows = y_se.chunks_exact_mut(e).zip(x_sq.chunks_exact(q));
-            for (position, (y_e, x_q)) in rows.enumerate() {
-                let (cos, sin) = table.at(position, e / 2);
-                rotate(y_e, &x_q[head * e..][..e], cos, sin, 1.0);
-            }
+    y_bhse
+        .par_chunks_mut(dims.head_len())
+        .enumerate()
+        .for_each(|(window_head, y_se)| {
+            let (window, head) = (window_head / dims.heads, window_head % dims.heads);
+            let x_sq = &x_nq[window * dims.seq_len * q..][..dims.seq_len * q];
+            simd::vectorised! {
+                let rows = y_se.chunks_exact_mut(e).zip(x_sq.chunks_exact(q));
+                for (position, (y_e, x_q)) in rows.enumerate() {
+                    let (cos, sin) = table.at(position, e / 2);
+                    rotate(y_e, &x_q[head * e..][..e], cos, sin, 1.0);
+                }
+            };
         });
-    });
 }
 
 /// `dx_nq = rotate⁻¹(dy_bhse)`: a rotation's transpose is its inverse.
 pub fn rope_split_backward(dx_nq: &mut [f32], dy_bhse: &[f32], table: &RopeTable, dims: HeadDims) {
     let (q, e) = (dims.width(), dims.head_dim);
     let rows = rows_per_task(q);
-    dx_nq.par_chunks_mut(rows * q).enumerate().for_each(|(task, dx_nq)| {
-        simd::vectorised(|| {
-            for (row, dx_q) in dx_nq.chunks_exact_mut(q).enumerate() {
-                let n = task * rows + row;
-                let (cos, sin) = table.at(n % dims.seq_len, e / 2);
-                for (head, dx_e) in dx_q.chunks_exact_mut(e).enumerate() {
-                    rotate(dx_e, head_row(dy_bhse, n, head, dims), cos, sin, -1.0);
+    dx_nq
+        .par_chunks_mut(rows * q)
+        .enumerate()
+        .for_each(|(task, dx_nq)| {
+            simd::vectorised! {
+                for (row, dx_q) in dx_nq.chunks_exact_mut(q).enumerate() {
+                    let n = task * rows + row;
+                    let (cos, sin) = table.at(n % dims.seq_len, e / 2);
+                    for (head, dx_e) in dx_q.chunks_exact_mut(e).enumerate() {
+                        rotate(dx_e, head_row(dy_bhse, n, head, dims), cos, sin, -1.0);
+                    }
                 }
-            }
+            };
         });
-    });
 }
 
 /// Turns the pairs `(x[i], x[i + e/2])` by the table's angles, forwards (`1.0`) or backwards (`-1.0`).

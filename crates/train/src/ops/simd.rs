@@ -1,6 +1,6 @@
 //! Run-time choice of instruction set for element-wise loops, and the reductions they share.
 //!
-//! A loop inside [`vectorised`] is compiled three times (AVX-512, AVX2, baseline) and the best version
+//! A loop inside `vectorised!` is compiled three times (AVX-512, AVX2, baseline) and the best version
 //! the CPU has is called, so a plain release build is fast everywhere. The helpers are `inline(always)`:
 //! they take on the instruction set of the loop around them. Reductions use sixteen fixed lanes, so
 //! that their result does not depend on the width of the registers.
@@ -8,10 +8,34 @@
 /// Independent partial sums in a reduction.
 const LANES: usize = 16;
 
-/// Runs `body` compiled for the best instruction set of this CPU.
+/// Runs its body compiled for the best instruction set of this CPU.
+///
+/// A macro, because only a closure marked `inline(always)` takes on the instruction set of its caller;
+/// without the mark the body would silently stay at the baseline.
+macro_rules! vectorised {
+    ($($body:tt)*) => {
+        $crate::ops::simd::dispatch(
+            #[inline(always)]
+            || { $($body)* },
+        )
+    };
+}
+pub(crate) use vectorised;
+
+/// The function behind `vectorised!`. `FnMut`, because calling a closure by value goes through a shim
+/// that is not inlined.
 #[inline(always)]
-pub fn vectorised<R>(body: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(body)
+pub(crate) fn dispatch<R>(body: impl FnMut() -> R) -> R {
+    struct Body<F>(F);
+    impl<R, F: FnMut() -> R> pulp::WithSimd for Body<F> {
+        type Output = R;
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(mut self, _: S) -> R {
+            (self.0)()
+        }
+    }
+    pulp::Arch::new().dispatch(Body(body))
 }
 
 /// `Σ f(i)` over `0..len` in the fixed order: sixteen strided sums, added pairwise at the end.
@@ -57,7 +81,10 @@ pub fn max(x: &[f32]) -> f32 {
             *largest = if value > *largest { value } else { *largest };
         }
     }
-    lanes.iter().chain(rest).fold(f32::MIN, |a, &b| if b > a { b } else { a })
+    lanes
+        .iter()
+        .chain(rest)
+        .fold(f32::MIN, |a, &b| if b > a { b } else { a })
 }
 
 /// `e^x` to about one unit in the last place: range reduction by `ln 2` in two parts and a polynomial
@@ -101,8 +128,16 @@ mod tests {
     fn reductions_take_every_length() {
         for len in 0..70 {
             let x: Vec<f32> = (0..len).map(|i| (i * 7 % 11) as f32).collect();
-            assert_eq!(dot(&x, &x), x.iter().map(|v| v * v).sum::<f32>(), "length {len}");
-            assert_eq!(max(&x), x.iter().copied().fold(f32::MIN, f32::max), "length {len}");
+            assert_eq!(
+                dot(&x, &x),
+                x.iter().map(|v| v * v).sum::<f32>(),
+                "length {len}"
+            );
+            assert_eq!(
+                max(&x),
+                x.iter().copied().fold(f32::MIN, f32::max),
+                "length {len}"
+            );
         }
     }
 }

@@ -7,7 +7,9 @@ use hansa_train::{AdamWConfig, ModelConfig, Trainer, Weights};
 use safetensors::SafeTensors;
 
 pub fn golden_path(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name)
 }
 
 /// Every `f32` tensor of a golden file.
@@ -15,9 +17,14 @@ pub fn golden(name: &str) -> HashMap<String, Vec<f32>> {
     let bytes = std::fs::read(golden_path(name)).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let values = |data: &[u8]| {
-        data.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
+        data.chunks_exact(4)
+            .map(|word| f32::from_le_bytes(word.try_into().unwrap()))
+            .collect()
     };
-    file.tensors().into_iter().map(|(name, view)| (name, values(view.data()))).collect()
+    file.tensors()
+        .into_iter()
+        .map(|(name, view)| (name, values(view.data())))
+        .collect()
 }
 
 /// Asserts `|actual − expected| ≤ tolerance · max|expected|`, value by value.
@@ -26,14 +33,20 @@ pub fn assert_close(what: &str, actual: &[f32], expected: &[f32], tolerance: f32
     assert_eq!(actual.len(), expected.len(), "{what}: lengths");
     let scale = expected.iter().fold(0.0f32, |a, b| a.max(b.abs()));
     for (i, (a, e)) in actual.iter().zip(expected).enumerate() {
-        assert!((a - e).abs() <= tolerance * scale, "{what}[{i}] is {a}, PyTorch says {e}");
+        assert!(
+            (a - e).abs() <= tolerance * scale,
+            "{what}[{i}] is {a}, PyTorch says {e}"
+        );
     }
 }
 
 #[track_caller]
 pub fn assert_relative(what: &str, actual: f64, expected: f64, tolerance: f64) {
     let error = ((actual - expected) / expected).abs();
-    assert!(error <= tolerance, "{what} is {actual}, PyTorch says {expected}: off by {error:.2e}");
+    assert!(
+        error <= tolerance,
+        "{what} is {actual}, PyTorch says {expected}: off by {error:.2e}"
+    );
 }
 
 /// The values of `steps.json`.
@@ -103,7 +116,9 @@ pub fn wide_config() -> ModelConfig {
 pub fn tokens(len: usize, vocab_size: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         ((state >> 33) % vocab_size as u64) as u32
     };
     std::iter::repeat_with(next).take(len).collect()
