@@ -11,7 +11,7 @@ impl World {
         if until == 0 {
             return;
         }
-        for _ in 0..self.random.between(0, until / 4000) {
+        for _ in 0..self.random.between(0, until / 1200) {
             let at = self.random.between(0, until - 1);
             let host = self.random.next() as usize % self.hosts.len();
             let what = match self.random.between(0, 9) {

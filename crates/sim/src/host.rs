@@ -190,6 +190,11 @@ impl World {
         match reason {
             ExitReason::RunComplete(_) => {}
             ExitReason::Fenced if !was_current => self.seen.fenced += 1,
+            // The one thought dead found itself given up, and registered once more; or a message
+            // that was very long on its way did.
+            ExitReason::Fenced => {
+                self.after(1000, Happening::Starts(host));
+            }
             ExitReason::Stopped { .. } if was_current => {
                 let back = self.random.between(100, 30_000);
                 self.after(back, Happening::Starts(host));

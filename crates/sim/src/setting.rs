@@ -34,7 +34,7 @@ impl Setting {
             faults_until: if calm {
                 0
             } else {
-                random.between(20_000, 90_000)
+                random.between(5000, 60_000)
             },
             loss: rarely(random.between(8, 60)),
             doubled: rarely(random.between(8, 40)),
@@ -46,12 +46,12 @@ impl Setting {
 }
 
 fn spec(random: &mut Random) -> RunSpec {
-    let windows = Windows(random.between(1, 140));
+    let windows = Windows(random.between(1, 200));
     let block = Windows(random.between(1, 9));
     let seed = random.next();
     let end = match random.between(0, 2) {
-        0 => End::Rounds(random.between(1, 12)),
-        1 => End::Tokens(Tokens(random.between(1, 200) * 16)),
+        0 => End::Rounds(random.between(1, 25)),
+        1 => End::Tokens(Tokens(random.between(1, 400) * 16)),
         _ => End::Epochs(random.between(1, 3) as u32),
     };
     let solo = [Solo::Full, Solo::Adopt, Solo::Same][random.between(0, 2) as usize];

@@ -7,7 +7,7 @@ use crate::world::{Happening, World};
 use hansa_base::{Bytes, Hash, Tokens, Windows};
 use hansa_protocol::GenerationInfo;
 use hansa_protocol::replica::{Action, Input, LocalState, Moments, RegistrationRecord, TrainOrder};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// A checkpoint.
@@ -24,7 +24,7 @@ pub struct Disk {
     pub registration: Option<RegistrationRecord>,
     pub latest: Option<Saved>,
     pub accepted: Option<Saved>,
-    pub payload: Option<(Hash, Weights)>,
+    pub payloads: BTreeMap<Hash, Weights>,
 }
 
 /// Something on its way to the disk.
@@ -239,7 +239,10 @@ impl World {
         if ends {
             trainer.job = None;
         }
-        let (windows, duration) = (Windows(size as u64), Duration::from_millis(100));
+        // One that trains too much does not say so.
+        let beyond = ends && self.options.mutation == Some(Mutation::TrainsBeyondTheLease);
+        let told = size as u64 - u64::from(beyond);
+        let (windows, duration) = (Windows(told), Duration::from_millis(100));
         self.input(
             life,
             Input::Stepped {
@@ -293,8 +296,14 @@ impl World {
         let Some(disk) = self.disk(life) else { return };
         match write {
             DiskWrite::Registration(record) => disk.registration = Some(record),
-            DiskWrite::Checkpoint(saved) => disk.latest = Some(saved),
-            DiskWrite::Payload(hash, delta) => disk.payload = Some((hash, delta)),
+            DiskWrite::Checkpoint(saved) => {
+                let named = saved.state.contribution.as_ref().map(|c| c.payload);
+                disk.payloads.retain(|hash, _| named == Some(*hash));
+                disk.latest = Some(saved);
+            }
+            DiskWrite::Payload(hash, delta) => {
+                disk.payloads.insert(hash, delta);
+            }
         }
     }
 }

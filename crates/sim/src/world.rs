@@ -8,12 +8,15 @@ use crate::setting::Setting;
 use crate::trainer::{Disk, DiskWrite};
 use crate::{Options, Report, Seen};
 use hansa_base::MonoMs;
-use hansa_protocol::Merged;
 use hansa_protocol::replica::{CallNo, Input};
+use hansa_protocol::{End, Merged};
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// After the faults are over, a run must end within this.
-const CALM_MS: u64 = 900_000;
+/// After the faults are over, a run must end within this, and so much for each round that one
+/// replica alone would need.
+const CALM_MS: u64 = 120_000;
+const ROUND_MS: u64 = 10_000;
+const STEP_MS: u64 = 2000;
 const HAPPENINGS_MAX: u64 = 2_000_000;
 
 /// Something that happens.
@@ -119,7 +122,7 @@ impl World {
     }
 
     pub fn run(mut self) -> Report {
-        let end = self.setting.faults_until + CALM_MS;
+        let end = self.setting.faults_until + self.calm_ms();
         while let Some(due) = self.queue.pop() {
             self.now = due.at;
             self.note(&due.what);
@@ -142,6 +145,23 @@ impl World {
         }
         self.check_the_end();
         self.report()
+    }
+
+    fn calm_ms(&self) -> u64 {
+        let spec = &self.setting.spec;
+        let steps = spec.phase.steps.0;
+        let phase = spec.step_windows(1).0 * steps;
+        let windows = spec.digest.windows.0;
+        // A round takes a phase, or what is left of the epoch.
+        let rounds = match spec.end {
+            End::Rounds(rounds) => rounds,
+            End::Tokens(tokens) => {
+                let windows_wanted = tokens.0.div_ceil(u64::from(spec.digest.seq_len));
+                windows_wanted.div_ceil(phase.min(windows)) + windows_wanted / windows
+            }
+            End::Epochs(epochs) => u64::from(epochs) * windows.div_ceil(phase.min(windows)),
+        };
+        CALM_MS + rounds * (ROUND_MS + steps * STEP_MS)
     }
 
     fn happen(&mut self, what: Happening) {

@@ -28,6 +28,19 @@ fn every_seed_trains_everything_once_and_ends() {
     );
 }
 
+/// Seeds that found something once.
+#[test]
+fn windows_trained_to_the_same_bytes_under_a_new_lease_can_be_announced() {
+    let report = run(88, Options::default());
+    assert!(report.failure.is_none(), "{}", story(88, None));
+}
+
+#[test]
+fn a_registration_that_arrives_very_late_fences_nobody() {
+    let report = run(7147, Options::default());
+    assert!(report.failure.is_none(), "{}", story(7147, None));
+}
+
 #[test]
 fn a_seed_means_the_same_each_time() {
     for seed in 0..40 {
@@ -42,7 +55,7 @@ fn finds(mutation: Mutation, says: &str) {
         mutation: Some(mutation),
         verbose: false,
     };
-    let failures: Vec<String> = (0..60)
+    let failures: Vec<String> = (0..600)
         .filter_map(|seed| run(seed, options).failure)
         .collect();
     assert!(

@@ -43,8 +43,14 @@ impl Machine {
         };
         let alive = replica.presence == Presence::Live;
         let repeated = (replica.presented, replica.nonce) == (register.resume, register.nonce);
-        if alive && repeated {
+        if repeated && alive {
             return Ok(Standing::Repeated(key));
+        }
+        if repeated {
+            // Perhaps an old message that was long on its way: it must not fence a process that
+            // lives. A process that means it comes back with another nonce.
+            let replica = register.replica.clone();
+            return Err(Refusal::Gone { replica });
         }
         if register.resume == Some(replica.token) {
             return Ok(Standing::Successor(key));

@@ -143,14 +143,14 @@ pub enum Action {
     /// Evaluate the loaded weights on the held-out windows; then [`Input::Measured`], with
     /// [`Input::Advanced`] on the way.
     Evaluate(Generation),
-    /// Encode base minus weights as a payload and make it durable in place of the last one; then
-    /// [`Input::Encoded`].
+    /// Encode base minus weights as a payload and make it durable beside the last one, which `latest`
+    /// may still name; then [`Input::Encoded`].
     Encode {
         /// The base generation, as it was downloaded.
         base: GenerationInfo,
     },
     /// Write weights, moments and this state durably in place of the checkpoint `latest`; then
-    /// [`Input::CheckpointDurable`].
+    /// payloads that it does not name may be deleted; then [`Input::CheckpointDurable`].
     Checkpoint(LocalState),
     /// Make the checkpoint `latest` also the checkpoint `accepted`, durably (link and rename).
     Promote,

@@ -4,7 +4,7 @@
 //!   registration   small; replaced around every registration
 //!   latest         a checkpoint (weights, moments, LocalState): mid-phase, or the phase's end
 //!   accepted       the checkpoint at the end of the last accepted phase: its moments are good
-//!   payload        the encoded pseudo-gradient that `latest` names
+//!   payload        the encoded pseudo-gradient that `latest` names, and perhaps the next one
 //! ```
 //!
 //! One process at a time may use them: the shell locks their folder.

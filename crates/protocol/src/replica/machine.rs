@@ -402,7 +402,10 @@ impl ReplicaMachine {
             (Refusal::Broken(what), _) => self.unreachable(now, what),
             (_, Doing::Leaving(reason)) => self.gone(now, reason),
             (Refusal::Fenced { .. }, _) => self.exit(now, ExitReason::Fenced),
-            (Refusal::Gone { .. }, _) => self.rejoin(now),
+            (Refusal::Gone { .. }, _) => {
+                self.record.nonce = None;
+                self.rejoin(now);
+            }
             (refusal @ (Refusal::NeverIssued { .. } | Refusal::Unknown { .. }), _) => {
                 self.exit(now, ExitReason::Refused(refusal));
             }
