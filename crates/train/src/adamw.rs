@@ -99,8 +99,8 @@ pub(crate) fn adamw(config: &AdamWConfig, step: u64, lr: f64, grad_scale: f64, b
         .zip(buffers.exp_avg_sq.par_chunks_mut(CHUNK));
     chunks.for_each(|(((weights, grads), exp_avg), exp_avg_sq)| {
         simd::vectorised! {
-            let values = weights.iter_mut().zip(grads).zip(exp_avg.iter_mut()).zip(exp_avg_sq.iter_mut());
-            for (((weight, grad), m), v) in values {
+            let moments = exp_avg.iter_mut().zip(exp_avg_sq.iter_mut());
+            for ((weight, grad), (m, v)) in weights.iter_mut().zip(grads).zip(moments) {
                 let grad = grad * grad_scale;
                 *m = beta1 * *m + one_minus_beta1 * grad;
                 *v = beta2 * *v + one_minus_beta2 * grad * grad;

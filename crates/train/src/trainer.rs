@@ -215,7 +215,9 @@ impl Trainer {
             return Err(self.non_finite_loss());
         }
         let sum_of_squares = |chunk: &[f32]| -> f64 {
-            simd::vectorised! {chunk.chunks(4096).map(|part| f64::from(simd::dot(part, part))).sum()}
+            simd::vectorised! {
+                chunk.chunks(4096).map(|part| f64::from(simd::dot(part, part))).sum()
+            }
         };
         let chunks: Vec<f64> = self.pool.install(|| {
             self.grads

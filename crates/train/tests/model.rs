@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Steps, assert_close, assert_relative, golden, golden_path, refs};
+use common::{Steps, assert_close, assert_relative, golden, refs};
 use hansa_train::{ModelConfig, TrainError, Trainer, Weights, layout};
 
 /// Each tensor's name and its part of a trainer's gradient.
@@ -217,18 +217,21 @@ fn a_poisoned_weight_is_named_and_nothing_is_applied() {
 }
 
 #[test]
-fn a_gradient_that_overflows_names_its_tensor() {
+fn a_gradient_that_overflows_is_not_applied() {
     let steps = Steps::load();
     let mut trainer = steps.trainer(2, 1);
     let mut weights = trainer.weights().clone();
-    // A row of the embedding whose square overflows: the norm divides by infinity, the loss stays finite.
+    // A huge row of the tied head: logits and loss stay finite, the gradient's norm does not.
     weights.as_mut_slice()[..24].fill(1e30);
     trainer.set_weights(&weights).unwrap();
     let mut windows = steps.windows(0);
     windows[0][0] = 0;
     let error = trainer.train_step(&refs(&windows), 1e-3).unwrap_err();
-    assert!(matches!(error, TrainError::NonFinite { .. }), "{error}");
-    assert_eq!(trainer.weights(), &weights);
+    let TrainError::NonFinite { what, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*what, "gradient");
+    assert_eq!((trainer.weights(), trainer.adam_step()), (&weights, 0));
 }
 
 #[test]
@@ -269,7 +272,7 @@ fn settings_that_cannot_work_are_refused_by_name() {
 }
 
 #[test]
-fn the_golden_model_has_the_published_number_of_parameters() {
+fn a_published_config_has_the_published_number_of_parameters() {
     // Qwen3-0.6B: 310 tensors, 596,049,920 parameters.
     let config: ModelConfig = serde_json::from_value(serde_json::json!({
         "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151_936, "hidden_size": 1024,
@@ -282,5 +285,4 @@ fn the_golden_model_has_the_published_number_of_parameters() {
         (layout(&config).len(), config.parameter_count()),
         (310, 596_049_920)
     );
-    assert!(golden_path("model.safetensors").exists());
 }
