@@ -15,6 +15,7 @@ use crate::error::{Damage, StoreError};
 use crate::files;
 
 const HEAD_BYTES: usize = 48;
+const READS_MAX: u32 = 10;
 
 /// The end of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,20 +73,24 @@ impl HeadFile {
         files::write_synced(path, &head.to_bytes())
     }
 
-    /// What the file says; `None` if there is none.
+    /// What the file says; `None` if there is none. A reader beside a living writer may see half of
+    /// its write, so damage is believed only when it stays.
     pub(super) fn read(path: &Path) -> Result<Option<Head>, StoreError> {
-        match std::fs::read(path) {
-            Ok(bytes) => {
-                let damage = Damage::Head;
-                let damaged = || StoreError::Damaged {
-                    path: path.to_owned(),
-                    damage,
-                };
-                Head::from_bytes(&bytes).ok_or_else(damaged).map(Some)
+        for _ in 0..READS_MAX {
+            match std::fs::read(path) {
+                Ok(bytes) => {
+                    if let Some(head) = Head::from_bytes(&bytes) {
+                        return Ok(Some(head));
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(StoreError::io("read", path)(error)),
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::io("read", path)(error)),
         }
+        Err(StoreError::Damaged {
+            path: path.to_owned(),
+            damage: Damage::Head,
+        })
     }
 
     /// Opens the file to keep it up to date, making it if a copied journal came without.
