@@ -1,7 +1,8 @@
 //! Matrix products: the one place that calls the `gemm` crate, behind bounds-checked views.
 //!
 //! `gemm` cuts a product into tiles by the sizes alone and gives each tile to one thread, so the result
-//! does not depend on the number of threads.
+//! does not depend on the number of threads. It does depend on the kind of CPU, whose caches and
+//! registers decide the tiles.
 
 use super::Write;
 
