@@ -68,7 +68,9 @@ impl World {
     /// Chunks one after the other, then the completion that carries everything.
     fn send_upload(&mut self, life: Life, host: usize, no: CallNo, id: Hash, payload: Hash) {
         self.after(UPLOAD_TIMEOUT_MS, Happening::TimedOut(life, no));
-        let stored = self.disk(life).and_then(|disk| disk.payloads.get(&payload).cloned());
+        let stored = self
+            .disk(life)
+            .and_then(|disk| disk.payloads.get(&payload).cloned());
         let Some(delta) = stored else {
             return self.fail(format!("payload {} is not on the disk", payload.short()));
         };
