@@ -215,6 +215,19 @@ impl BlobStore {
         Ok(upload)
     }
 
+    /// Goes on with an upload that was begun in this process or before, by its id alone; `None` if
+    /// there is none.
+    pub fn resume_upload(&self, id: &UploadId) -> Result<Option<Arc<Upload>>, StoreError> {
+        if let Some(upload) = self.upload(id) {
+            return Ok(Some(upload));
+        }
+        let path = self.uploads_dir().join(&id.0).join("manifest.json");
+        match read_manifest(&path)? {
+            Some(manifest) => self.begin_upload(id.clone(), manifest).map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// An upload that was begun in this process and is neither complete nor aborted.
     #[must_use]
     pub fn upload(&self, id: &UploadId) -> Option<Arc<Upload>> {

@@ -1,0 +1,536 @@
+//! The one thread that decides.
+//!
+//! ```text
+//! requests ──► bounded queue ──► handle each ──► append all events, one fsync ──► answers, effects
+//!                   tick ──────────► last
+//! ```
+//!
+//! It owns machine and journal, so nothing is decided twice or out of order. Whatever waits in the queue
+//! shares one transaction. No answer leaves and no effect starts before the events are durable; when
+//! they cannot be made so, the process ends. Never here: HTTP, and reading or writing of weights.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hansa_base::{Generation, Hash, MonoMs};
+use hansa_protocol::{
+    CloseRecord, Command, Effect, Event, Machine, Merged, Outcome, Refusal, Reply,
+};
+use hansa_store::{DataDir, Journal, Record, Snapshot, UploadId};
+use hansa_wire::journal::{
+    Entry, Events, GenerationFiles, JOURNAL_VERSION, SnapshotState, encode_snapshot,
+};
+use hansa_wire::status::Status;
+use tokio::sync::oneshot;
+
+use crate::error::Error;
+use crate::export::export;
+use crate::merging::{MergeDone, drop_stale_uploads, merge, prune};
+use crate::report;
+use crate::setup::{Run, record};
+use crate::shell::{SharedShell, lock};
+
+/// Inputs that may wait; more are refused.
+const QUEUE: usize = 1024;
+/// Records between two snapshots.
+const SNAPSHOT_EVERY: u64 = 256;
+/// Contributions that did not pass the gate and are kept for inspection.
+const REFUSED_KEPT: usize = 4;
+
+/// An answer's way back.
+type Answer = oneshot::Sender<Result<Reply, Refusal>>;
+
+/// A look at the machine.
+type Query = Box<dyn FnOnce(&Machine, MonoMs) + Send>;
+
+pub(crate) enum Input {
+    Command { command: Command, answer: Answer },
+    Query(Query),
+    Merged(Result<MergeDone, Error>),
+    Exported(Result<(), Error>),
+    Stop,
+}
+
+/// What the thread leaves behind.
+pub(crate) struct Ended {
+    pub finish: Finish,
+    pub status: Status,
+}
+
+/// How the thread's end reaches who waits for it.
+pub(crate) type Finished = oneshot::Receiver<Result<Ended, Error>>;
+
+/// How the thread ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The run is over and everybody has left.
+    RunOver,
+    /// It was asked to stop, or nobody can reach it any more.
+    Stopped,
+}
+
+/// Why an input was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// The queue is full.
+    Full,
+    /// The thread has ended, or is ending.
+    Gone,
+}
+
+/// The way into the queue. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Mailbox(SyncSender<Input>);
+
+impl Mailbox {
+    /// Hands a command to the machine; the answer comes when it is durable.
+    pub async fn command(&self, command: Command) -> Result<Result<Reply, Refusal>, NotTaken> {
+        let (answer, receive) = oneshot::channel();
+        self.put(Input::Command { command, answer })?;
+        receive.await.map_err(|_| NotTaken::Gone)
+    }
+
+    /// Looks at the machine, after everything before it is durable.
+    pub async fn query<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Machine, MonoMs) -> T + Send + 'static,
+    ) -> Result<T, NotTaken> {
+        let (answer, receive) = oneshot::channel();
+        self.put(Input::Query(Box::new(move |machine, now| {
+            // Nobody waits any more: nothing is lost.
+            let _ = answer.send(look(machine, now));
+        })))?;
+        receive.await.map_err(|_| NotTaken::Gone)
+    }
+
+    /// Asks the thread to end.
+    pub fn stop(&self) {
+        while self.put(Input::Stop) == Err(NotTaken::Full) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn put(&self, input: Input) -> Result<(), NotTaken> {
+        self.0.try_send(input).map_err(|error| match error {
+            TrySendError::Full(_) => NotTaken::Full,
+            TrySendError::Disconnected(_) => NotTaken::Gone,
+        })
+    }
+}
+
+pub(crate) struct Actor {
+    shell: SharedShell,
+    machine: Machine,
+    journal: Journal,
+    files: BTreeMap<Generation, GenerationFiles>,
+    inbox: Option<Receiver<Input>>,
+    outbox: SyncSender<Input>,
+    worker: Option<JoinHandle<()>>,
+    exporting: bool,
+    stopping: bool,
+    snapshot_at: u64,
+    refused: VecDeque<Hash>,
+    // Held until the thread ends: the lock of the data directory.
+    _dir: DataDir,
+}
+
+/// What one turn of the loop came to.
+#[derive(Default)]
+struct Turn {
+    records: Vec<Record>,
+    answers: Vec<(Answer, Result<Reply, Refusal>)>,
+    queries: Vec<Query>,
+    effects: Vec<Effect>,
+    published: bool,
+    fatal: Option<Error>,
+}
+
+impl Actor {
+    /// Starts the thread. The receiver gets its end.
+    pub fn start(
+        shell: SharedShell,
+        run: RunParts,
+    ) -> Result<(Mailbox, Finished, JoinHandle<()>), Error> {
+        let (outbox, inbox) = sync_channel(QUEUE);
+        let (done, finished) = oneshot::channel();
+        let mailbox = Mailbox(outbox.clone());
+        let RunParts {
+            dir,
+            journal,
+            machine,
+            files,
+        } = run;
+        let snapshot_at = journal.last_seq().0;
+        let actor = Self {
+            shell,
+            machine,
+            journal,
+            files,
+            inbox: Some(inbox),
+            outbox,
+            worker: None,
+            exporting: false,
+            stopping: false,
+            snapshot_at,
+            refused: VecDeque::new(),
+            _dir: dir,
+        };
+        let body = move || {
+            // The service may be gone; then nobody needs to know.
+            let _ = done.send(actor.run());
+        };
+        let builder = std::thread::Builder::new().name("coordinator".to_owned());
+        let thread = builder.spawn(body);
+        let thread = thread.map_err(Error::io("start a thread in", "this process"))?;
+        Ok((mailbox, finished, thread))
+    }
+
+    fn run(mut self) -> Result<Ended, Error> {
+        let finish = self.serve();
+        // Whoever works for this thread must not wait for it, nor outlive it.
+        self.inbox = None;
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+        let finish = finish?;
+        self.snapshot()?;
+        let status = report::status(&self.shell, &self.machine, self.now());
+        Ok(Ended { finish, status })
+    }
+
+    fn serve(&mut self) -> Result<Finish, Error> {
+        self.tidy_up()?;
+        if let Some(due) = self.machine.merge_due().cloned() {
+            self.start_merge(due)?;
+        }
+        let timing = self.shell.spec.timing;
+        let every = timing.ttl_min.min(timing.session_ttl) / 20;
+        let every = every.clamp(Duration::from_millis(10), Duration::from_millis(250));
+        let mut next_tick = Instant::now();
+        loop {
+            let mut turn = Turn::default();
+            for input in self.receive(next_tick.saturating_duration_since(Instant::now())) {
+                self.take(input, &mut turn);
+            }
+            if Instant::now() >= next_tick && turn.fatal.is_none() {
+                // After the input that came before it, so that nobody is given up unheard.
+                let outcome = self.machine.handle(self.now(), Command::Tick);
+                self.note(outcome, None, None, &mut turn);
+                next_tick = Instant::now() + every;
+            }
+            self.finish_turn(turn)?;
+            if self.stopping {
+                return Ok(Finish::Stopped);
+            }
+            if self.machine.state().ended && self.is_all_done()? {
+                return Ok(Finish::RunOver);
+            }
+        }
+    }
+
+    /// What a killed process left behind, and what may be fetched.
+    fn tidy_up(&mut self) -> Result<(), Error> {
+        let state = self.machine.state();
+        drop_stale_uploads(&self.shell, state)?;
+        prune(&self.shell, state, &self.files, [])?;
+        let keep = self.shell.options.keep_generations.max(2);
+        self.shell
+            .served
+            .set(&self.shell.store, &self.files, keep)?;
+        Ok(())
+    }
+
+    fn now(&self) -> MonoMs {
+        MonoMs(0).after(self.shell.started.elapsed())
+    }
+
+    /// Waits for an input, and takes what else is there.
+    fn receive(&mut self, wait: Duration) -> Vec<Input> {
+        let Some(inbox) = &self.inbox else {
+            return Vec::new();
+        };
+        match inbox.recv_timeout(wait) {
+            Ok(first) => {
+                let more = inbox.try_iter().take(QUEUE);
+                std::iter::once(first).chain(more).collect()
+            }
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            Err(RecvTimeoutError::Disconnected) => vec![Input::Stop],
+        }
+    }
+
+    fn take(&mut self, input: Input, turn: &mut Turn) {
+        if turn.fatal.is_some() {
+            return;
+        }
+        match input {
+            Input::Command { command, answer } => {
+                self.note_refused_by_the_gate(&command);
+                let outcome = self.machine.handle(self.now(), command);
+                self.note(outcome, Some(answer), None, turn);
+            }
+            Input::Query(query) => turn.queries.push(query),
+            Input::Merged(Ok(done)) => {
+                let merged = Merged {
+                    generation: done.files.generation,
+                    manifest: done.files.model,
+                    merge_ms: done.merge_ms,
+                };
+                let outcome = self.machine.handle(self.now(), Command::Merged(merged));
+                self.note(outcome, None, Some(done.files), turn);
+            }
+            Input::Merged(Err(error)) | Input::Exported(Err(error)) => turn.fatal = Some(error),
+            Input::Exported(Ok(())) => self.exporting = false,
+            Input::Stop => self.stopping = true,
+        }
+    }
+
+    /// Puts what came of a command into the turn; nothing has left this thread yet.
+    fn note(
+        &mut self,
+        outcome: Outcome,
+        answer: Option<Answer>,
+        files: Option<GenerationFiles>,
+        turn: &mut Turn,
+    ) {
+        let Outcome {
+            events,
+            reply,
+            effects,
+        } = outcome;
+        match &reply {
+            Err(Refusal::Broken(what)) => {
+                turn.fatal = Some(Error::Broken(what.clone()));
+                // The state is of no use any more, and its last events must not be journaled.
+                return;
+            }
+            Err(Refusal::NeverIssued { what }) => {
+                tracing::error!(
+                    %what,
+                    "a replica names what was never issued here: this coordinator is running on an \
+                     old copy of its journal, and stops"
+                );
+                turn.fatal = Some(Error::OldJournal(what.clone()));
+            }
+            _ => {}
+        }
+        for event in &events {
+            log(&self.machine, event);
+        }
+        turn.published |= events
+            .iter()
+            .any(|event| matches!(event, Event::Published { .. }));
+        if !events.is_empty() {
+            let files = files.filter(|_| turn.published);
+            turn.records
+                .push(record(&Entry::Events(Events { events, files })));
+            self.files
+                .extend(files.map(|files| (files.generation, files)));
+        }
+        turn.answers.extend(answer.map(|answer| (answer, reply)));
+        turn.effects.extend(effects);
+    }
+
+    fn finish_turn(&mut self, turn: Turn) -> Result<(), Error> {
+        self.journal.append_batch(&turn.records)?;
+        for (answer, reply) in turn.answers {
+            // Who asked may have gone; it will ask again.
+            let _ = answer.send(reply);
+        }
+        let now = self.now();
+        for query in turn.queries {
+            query(&self.machine, now);
+        }
+        if let Some(error) = turn.fatal {
+            return Err(error);
+        }
+        if turn.published {
+            // No merge is running: its result was what was published, and the next one starts below.
+            let keep = self.shell.options.keep_generations.max(2);
+            self.shell
+                .served
+                .set(&self.shell.store, &self.files, keep)?;
+            let spared = self.refused.iter().copied();
+            prune(&self.shell, self.machine.state(), &self.files, spared)?;
+        }
+        for effect in turn.effects {
+            match effect {
+                Effect::Merge(record) => self.start_merge(record)?,
+                Effect::DropUpload(id) => {
+                    self.shell.store.abort_upload(&UploadId::from(id))?;
+                }
+            }
+        }
+        if self.journal.last_seq().0 >= self.snapshot_at + SNAPSHOT_EVERY {
+            self.snapshot()?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Result<(), Error> {
+        let seq = self.journal.last_seq();
+        if seq.0 == self.snapshot_at {
+            return Ok(());
+        }
+        let bytes = encode_snapshot(&SnapshotState {
+            state: self.machine.state().clone(),
+            files: self.files.clone(),
+        });
+        self.journal.put_snapshot(&Snapshot {
+            seq,
+            version: JOURNAL_VERSION,
+            bytes,
+        })?;
+        self.snapshot_at = seq.0;
+        Ok(())
+    }
+
+    fn start_merge(&mut self, record: CloseRecord) -> Result<(), Error> {
+        let base = self.files.get(&record.base).copied();
+        let base = base.ok_or(Error::NoFiles(record.base))?;
+        let shell = self.shell.clone();
+        self.work("merge", move || Input::Merged(merge(&shell, &record, base)))
+    }
+
+    /// True once the model is exported and nobody is left.
+    fn is_all_done(&mut self) -> Result<bool, Error> {
+        if self.exporting {
+            return Ok(false);
+        }
+        if self.shell.exported().is_none() {
+            let current = self.machine.state().current.generation;
+            let files = self.files.get(&current).copied();
+            let theta = files.ok_or(Error::NoFiles(current))?.theta;
+            let shell = self.shell.clone();
+            self.exporting = true;
+            self.work("export", move || {
+                let exported = export(&shell, theta);
+                Input::Exported(exported.map(|path| *lock(&shell.export) = Some(path)))
+            })?;
+            return Ok(false);
+        }
+        Ok(self.machine.state().live().next().is_none())
+    }
+
+    /// Runs blocking work beside this thread; there is one piece at a time.
+    fn work(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() -> Input + Send + 'static,
+    ) -> Result<(), Error> {
+        if let Some(last) = self.worker.take() {
+            // It has delivered its result, or this would not be the next piece.
+            let _ = last.join();
+        }
+        let outbox = self.outbox.clone();
+        let body = move || {
+            // The receiver is gone only when this coordinator ends.
+            let _ = outbox.send(work());
+        };
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        let started = builder.spawn(body);
+        self.worker = Some(started.map_err(Error::io("start a thread in", "this process"))?);
+        Ok(())
+    }
+
+    fn note_refused_by_the_gate(&mut self, command: &Command) {
+        let Command::UploadComplete {
+            id,
+            problem: Some(problem),
+        } = command
+        else {
+            return;
+        };
+        let Some((_, contribution)) = self.machine.state().contribution(*id) else {
+            return;
+        };
+        let payload = contribution.parts.payload;
+        let replica = self.machine.state().replica(contribution.key);
+        let who = replica
+            .map(|replica| replica.id.to_string())
+            .unwrap_or_default();
+        let path = self.shell.store.path(payload);
+        tracing::warn!(%who, %id, %problem, path = %path.display(), "a contribution is refused");
+        self.refused.push_back(payload);
+        if self.refused.len() > REFUSED_KEPT {
+            self.refused.pop_front();
+        }
+    }
+}
+
+/// What the thread takes over from the set-up.
+pub(crate) struct RunParts {
+    pub dir: DataDir,
+    pub journal: Journal,
+    pub machine: Machine,
+    pub files: BTreeMap<Generation, GenerationFiles>,
+}
+
+impl RunParts {
+    /// The machine over what the journal says; all deadlines start now.
+    pub fn new(
+        run: Run,
+        now: MonoMs,
+    ) -> (Self, Option<std::path::PathBuf>, hansa_store::BlobStore) {
+        let Run {
+            dir,
+            store,
+            journal,
+            replayed,
+            tokenizer,
+        } = run;
+        let machine = Machine::new(replayed.spec, replayed.state, now);
+        let files = replayed.files;
+        let parts = Self {
+            dir,
+            journal,
+            machine,
+            files,
+        };
+        (parts, tokenizer, store)
+    }
+}
+
+/// One line for each event that people care about.
+fn log(machine: &Machine, event: &Event) {
+    let name = |key: &hansa_base::ReplicaKey| {
+        let replica = machine.state().replica(*key);
+        replica
+            .map(|replica| replica.id.to_string())
+            .unwrap_or_default()
+    };
+    match event {
+        Event::Registered {
+            id,
+            incarnation,
+            inherited,
+            ..
+        } => tracing::info!(replica = %id, %incarnation, inherits = inherited.is_some(), "joined"),
+        Event::Left { key, reason, .. } => tracing::info!(replica = name(key), %reason, "left"),
+        Event::Freed { lease, cause } => tracing::info!(%lease, %cause, "positions are free again"),
+        Event::Refused { no, because } => tracing::info!(%no, %because, "contribution refused"),
+        Event::Closed(record) => {
+            tracing::info!(round = %record.base, reason = %record.reason, "round closed");
+        }
+        Event::Published {
+            generation,
+            merge_ms,
+            ..
+        } => tracing::info!(%generation, merge_ms, "generation published"),
+        Event::Evaluated {
+            generation,
+            loss_sum_nats,
+            tokens,
+            key,
+        } => {
+            let loss = loss_sum_nats / tokens.0.max(1) as f64;
+            tracing::info!(%generation, loss, by = name(key), "evaluated");
+        }
+        Event::EpochStarted { epoch } => tracing::info!(%epoch, "a new epoch"),
+        Event::Ending(reason) => tracing::info!(%reason, "the run is ending"),
+        Event::Ended => tracing::info!("the run is over"),
+        _ => {}
+    }
+}

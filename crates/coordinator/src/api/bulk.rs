@@ -1,0 +1,236 @@
+//! Large things: models out, contributions in. Bodies are streamed, so memory grows with the number of
+//! requests and not with the model.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hansa_base::{Hash, ReplicaId};
+use hansa_protocol::{Command, Machine, Reply, Stage};
+use hansa_store::{Blob, StoreError, Upload, UploadId};
+use hansa_transfer::MissingChunks;
+use hansa_transfer::serve::{
+    ByteRange, RangeError, off_the_network, parse_range, receive_chunk, stream_blob,
+};
+use hansa_wire::http::{Code, Done};
+
+use super::control::unknown;
+use super::{Refused, SharedApp, json, may_act_for};
+use crate::auth::Scope;
+use crate::gate;
+
+/// A body in which nothing comes for so long is given up.
+const STALL_MAX: Duration = Duration::from_secs(30);
+/// How often a contribution that is being checked shows that it is.
+const CHECK_REPORT_EVERY: Duration = Duration::from_secs(1);
+
+type Answer = Result<Response, Refused>;
+
+fn hash(text: &str) -> Result<Hash, Refused> {
+    text.parse()
+        .map_err(|error| Refused::new(Code::BadRequest, error))
+}
+
+fn model(app: &SharedApp, scope: &Scope, text: &str) -> Result<Blob, Refused> {
+    if *scope == Scope::Read {
+        let message = "this token is for looking at the run's status only";
+        return Err(Refused::new(Code::Forbidden, message));
+    }
+    let hash = hash(text)?;
+    let blob = app.shell.served.model(hash);
+    blob.ok_or_else(|| {
+        let message = format!("model {} is not, or no longer, served", hash.short());
+        Refused::plain(404, "no_blob", message)
+    })
+}
+
+pub(super) async fn manifest(
+    State(app): State<SharedApp>,
+    Extension(scope): Extension<Scope>,
+    Path(text): Path<String>,
+) -> Answer {
+    let blob = model(&app, &scope, &text)?;
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    Ok((headers, blob.manifest().to_json()).into_response())
+}
+
+pub(super) async fn data(
+    State(app): State<SharedApp>,
+    Extension(scope): Extension<Scope>,
+    Path(text): Path<String>,
+    headers: HeaderMap,
+) -> Answer {
+    let blob = model(&app, &scope, &text)?;
+    let total_bytes = blob.manifest().total_bytes();
+    let asked = headers.get(header::RANGE).map(|value| {
+        let text = value.to_str().map_err(|_| RangeError::Malformed);
+        text.and_then(|text| parse_range(text, total_bytes))
+    });
+    let (status, range) = match asked {
+        None => {
+            let (start, length) = (0, total_bytes);
+            (StatusCode::OK, ByteRange { start, length })
+        }
+        Some(Ok(range)) => (StatusCode::PARTIAL_CONTENT, range),
+        Some(Err(error @ RangeError::Malformed)) => {
+            return Err(Refused::new(Code::BadRequest, error));
+        }
+        Some(Err(error @ RangeError::Outside { .. })) => {
+            return Err(Refused::plain(416, "outside", error));
+        }
+    };
+    let answer = Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, "application/octet-stream")
+        .header(header::CONTENT_LENGTH, range.length)
+        .header(header::CONTENT_RANGE, range.content_range(total_bytes))
+        .body(Body::from_stream(stream_blob(blob, range)));
+    answer.map_err(|error| Refused::new(Code::Internal, error))
+}
+
+/// What is known of a contribution by its id.
+enum Known {
+    /// It was accepted for upload and is not complete.
+    Announced { payload: Hash },
+    /// It is complete, or was decided before: there is a verdict.
+    Decided,
+}
+
+/// Looks a contribution up, and whether the token may act for its author.
+async fn look_up(app: &SharedApp, scope: &Scope, id: Hash) -> Result<Known, Refused> {
+    let look = move |machine: &Machine, _| -> Option<(ReplicaId, Known)> {
+        let state = machine.state();
+        if let Some((_, contribution)) = state.contribution(id) {
+            let author = state.replica(contribution.key)?.id.clone();
+            let payload = contribution.parts.payload;
+            return Some(match contribution.stage {
+                Stage::Announced => (author, Known::Announced { payload }),
+                Stage::Staged => (author, Known::Decided),
+            });
+        }
+        let decided = |replica: &&hansa_protocol::Replica| {
+            replica
+                .decided
+                .as_ref()
+                .is_some_and(|(known, _)| *known == id)
+        };
+        let author = state.replicas.iter().find(decided)?;
+        Some((author.id.clone(), Known::Decided))
+    };
+    let (author, known) = app.mailbox.query(look).await?.ok_or_else(|| unknown(id))?;
+    may_act_for(scope, &author.site)?;
+    Ok(known)
+}
+
+/// Where an announced contribution's bytes go.
+enum Place {
+    Upload(Arc<Upload>),
+    /// The same bytes are in the store already.
+    Stored(Blob),
+}
+
+async fn place_of(app: &SharedApp, id: Hash, payload: Hash) -> Result<Place, Refused> {
+    let upload_id = UploadId::from(id);
+    if let Some(upload) = app.shell.store.upload(&upload_id) {
+        return Ok(Place::Upload(upload));
+    }
+    let shell = app.shell.clone();
+    let find = move || -> Result<Option<Place>, StoreError> {
+        // After a restart: hashes what is there, to know what is missing.
+        if let Some(upload) = shell.store.resume_upload(&upload_id)? {
+            return Ok(Some(Place::Upload(upload)));
+        }
+        match shell.store.open_blob(payload) {
+            Ok(blob) => Ok(Some(Place::Stored(blob))),
+            Err(StoreError::NoBlob(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    off_the_network(find).await?.ok_or_else(|| unknown(id))
+}
+
+pub(super) async fn missing(
+    State(app): State<SharedApp>,
+    Extension(scope): Extension<Scope>,
+    Path(text): Path<String>,
+) -> Answer {
+    let id = hash(&text)?;
+    let missing = match look_up(&app, &scope, id).await? {
+        Known::Decided => Vec::new(),
+        Known::Announced { payload } => match place_of(&app, id, payload).await? {
+            Place::Upload(upload) => upload.missing(),
+            Place::Stored(_) => Vec::new(),
+        },
+    };
+    Ok(axum::Json(MissingChunks { missing }).into_response())
+}
+
+pub(super) async fn chunk(
+    State(app): State<SharedApp>,
+    Extension(scope): Extension<Scope>,
+    Path((text, index)): Path<(String, u32)>,
+    body: Body,
+) -> Answer {
+    let id = hash(&text)?;
+    // A chunk of what is decided already is of no use, but no harm either.
+    if let Known::Announced { payload } = look_up(&app, &scope, id).await?
+        && let Place::Upload(upload) = place_of(&app, id, payload).await?
+    {
+        let taken = receive_chunk(upload, index, body.into_data_stream(), STALL_MAX).await;
+        taken.map_err(|error| {
+            let (status, code) = error.status_and_code();
+            Refused::plain(status, code, error)
+        })?;
+        report_progress(&app, id).await?;
+    }
+    Ok(json(&Done {}))
+}
+
+async fn report_progress(app: &SharedApp, id: Hash) -> Result<(), Refused> {
+    if app.shell.pace.is_due(id) {
+        // Its refusal means that the contribution is decided; the next request will say so.
+        let _ = app.mailbox.command(Command::UploadProgress { id }).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn complete(
+    State(app): State<SharedApp>,
+    Extension(scope): Extension<Scope>,
+    Path(text): Path<String>,
+) -> Answer {
+    let id = hash(&text)?;
+    let problem = match look_up(&app, &scope, id).await? {
+        Known::Decided => None,
+        Known::Announced { payload } => check(&app, id, payload).await?,
+    };
+    match app.command(Command::UploadComplete { id, problem }).await? {
+        Reply::Verdict(verdict) => Ok(json(&verdict)),
+        _ => Err(Refused::wrong_reply()),
+    }
+}
+
+/// Makes the bytes durable and passes them through the gate; says meanwhile that this is going on.
+async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Option<String>, Refused> {
+    let place = place_of(app, id, payload).await?;
+    let shell = app.shell.clone();
+    let work = move || {
+        let blob = match place {
+            Place::Upload(upload) => shell.store.complete_upload(&upload)?,
+            Place::Stored(blob) => blob,
+        };
+        gate::problem_with(&blob, &shell.layout, shell.recipe.exchange.contribution)
+    };
+    let work = off_the_network(work);
+    tokio::pin!(work);
+    loop {
+        report_progress(app, id).await?;
+        if let Ok(result) = tokio::time::timeout(CHECK_REPORT_EVERY, &mut work).await {
+            return Ok(result?);
+        }
+    }
+}

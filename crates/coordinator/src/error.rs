@@ -1,0 +1,152 @@
+//! Every way in which a coordinator cannot start or go on, with what to do about it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use hansa_protocol::{ApplyError, Mismatch, Violation};
+use hansa_store::{Seq, StoreError};
+use hansa_transfer::tls::TlsError;
+use hansa_wire::RecipeError;
+use hansa_wire::journal::JournalError;
+
+use crate::auth::AuthError;
+use crate::merge::MergeFailure;
+
+/// An error of the coordinator.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call to the operating system failed.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// A bare verb phrase: "read".
+        what: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Journal, blobs or data directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The recipe, or recipe and corpus.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// The corpus.
+    #[error(transparent)]
+    Corpus(#[from] hansa_corpus::Error),
+    /// The weights to begin with.
+    #[error("make generation 0: {0}")]
+    FirstWeights(#[source] hansa_train::TrainError),
+    /// Generation 0 as it travels, or its layout.
+    #[error("prepare the model: {0}")]
+    Model(#[source] MergeFailure),
+    /// The recipe is not the one that the run began with.
+    #[error(
+        "the recipe was changed since the run began; a run keeps its recipe, so undo the change, or \
+         serve another data directory:\n{diff}"
+    )]
+    RecipeChanged {
+        /// A unified diff.
+        diff: String,
+    },
+    /// The corpus is not the one that the run began with.
+    #[error(
+        "the corpus is not the one that the run began with: {0}; name that one, or serve another data \
+         directory"
+    )]
+    CorpusChanged(Mismatch),
+    /// A record cannot be used.
+    #[error("record {seq} of the journal: {source}")]
+    Record {
+        /// Its number.
+        seq: Seq,
+        /// Why.
+        source: JournalError,
+    },
+    /// A record does not fit those before it.
+    #[error(
+        "record {seq} of the journal does not fit those before it: {source}; restore the last backup \
+         of the whole data directory"
+    )]
+    Replay {
+        /// Its number.
+        seq: Seq,
+        /// Why.
+        source: ApplyError,
+    },
+    /// The journal does not begin as a run's journal does.
+    #[error("record {0} of the journal is not the kind of record that belongs there")]
+    Misplaced(Seq),
+    /// The journal's state contradicts itself.
+    #[error("after record {seq} of the journal: {source}")]
+    Invariant {
+        /// Its number.
+        seq: Seq,
+        /// What is broken.
+        source: Violation,
+    },
+    /// The journal names files of a generation that are not there.
+    #[error(
+        "the journal names no files for generation {0}; restore the last backup of the whole data \
+         directory"
+    )]
+    NoFiles(hansa_base::Generation),
+    /// The list of tokens.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    /// The server's identity.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Another process listens there.
+    #[error(
+        "port {} of {} is in use by another process: stop that one, or listen on another port",
+        .0.port(), .0.ip()
+    )]
+    PortInUse(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Plain HTTP beyond this machine.
+    #[error(
+        "{0} can be reached from other machines, and plain HTTP would show tokens and weights to the \
+         network: use TLS, or listen on 127.0.0.1"
+    )]
+    PlainNotLoopback(SocketAddr),
+    /// A replica knows more than the journal.
+    #[error(
+        "this coordinator is running on an old copy of its journal: a replica names {0}, which it \
+         never issued; serve the newest data directory, or begin a new run in an empty one"
+    )]
+    OldJournal(String),
+    /// The machine found its own state broken.
+    #[error("an invariant is broken: {0}; run `hansa ledger verify` on the data directory")]
+    Broken(String),
+    /// A round cannot be merged.
+    #[error(
+        "merge round {round}: {source}; the round stays closed and is merged at the next start"
+    )]
+    Merge {
+        /// The round.
+        round: hansa_base::Generation,
+        /// Why.
+        source: MergeFailure,
+    },
+    /// The thread that decides is gone.
+    #[error("the deciding thread ended unexpectedly; its last log lines say why")]
+    ActorGone,
+}
+
+impl Error {
+    pub(crate) fn io(
+        what: &'static str,
+        path: impl AsRef<Path>,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.as_ref().to_owned();
+        move |source| Self::Io { what, path, source }
+    }
+}

@@ -1,0 +1,56 @@
+//! The gate: what a contribution must be before it is staged.
+//!
+//! Reads the file once, in pieces, whatever its size. Positions, tokens and base were checked when it
+//! was announced; here it is about bytes. Never here: what becomes of a contribution that does not pass.
+
+use hansa_outer::{Dtype, Layout, Scan};
+use hansa_store::{Blob, StoreError};
+
+use crate::merge::{MergeFailure, read_header};
+
+const PIECE_ELEMENTS: u64 = 1 << 18;
+
+/// What is wrong with a contribution's file; `None` if it may be merged.
+///
+/// # Errors
+/// If the disk fails: that is not the contribution's fault.
+pub(crate) fn problem_with(
+    blob: &Blob,
+    layout: &Layout,
+    dtype: Dtype,
+) -> Result<Option<String>, StoreError> {
+    let header = match read_header(blob, "the contribution") {
+        Ok(header) => header,
+        Err(MergeFailure::Store(error)) => return Err(error),
+        Err(error) => return Ok(Some(error.to_string())),
+    };
+    if let Err(error) = header.check(layout, dtype) {
+        return Ok(Some(error.to_string()));
+    }
+    let mut scan = Scan::new();
+    let mut bytes = vec![0; PIECE_ELEMENTS as usize * dtype.bytes_per_element()];
+    let mut values = vec![0f32; PIECE_ELEMENTS as usize];
+    let elements = layout.elements();
+    for start in (0..elements).step_by(PIECE_ELEMENTS as usize) {
+        let end = elements.min(start + PIECE_ELEMENTS);
+        let count = (end - start) as usize;
+        let bytes = &mut bytes[..count * dtype.bytes_per_element()];
+        blob.read_exact_at(bytes, header.byte_range(start..end).start)?;
+        dtype.decode(bytes, &mut values[..count]);
+        scan.push(&values[..count]);
+        if let Some(index) = scan.first_non_finite() {
+            let tensor = layout.tensor_at(index);
+            let name = tensor.map_or("", |(tensor, _)| tensor.name.as_str());
+            return Ok(Some(format!("a value of tensor {name:?} is not finite")));
+        }
+    }
+    Ok(None)
+}
+
+/// More bytes than any contribution of this layout can have.
+pub(crate) fn bytes_max(layout: &Layout, dtype: Dtype) -> u64 {
+    let data = layout
+        .elements()
+        .saturating_mul(dtype.bytes_per_element() as u64);
+    data.saturating_add(hansa_outer::MAX_HEADER_BYTES as u64)
+}

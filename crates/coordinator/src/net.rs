@@ -1,0 +1,131 @@
+//! Connections: accept, TLS, HTTP, and their limits.
+//!
+//! Bounded in number; a connection that does not finish its handshake or its headers in time is cut, so
+//! that idle strangers do not hold places.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+/// Connections at once; further ones wait unaccepted.
+const CONNECTIONS_MAX: usize = 1024;
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const HEADERS_MAX: Duration = Duration::from_secs(30);
+/// How long connections may take to finish their request when the service stops.
+const GOODBYE_MAX: Duration = Duration::from_secs(3);
+/// After a failed accept (no file descriptors left).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a connection begins.
+#[derive(Clone)]
+pub(crate) struct Acceptor(Option<TlsAcceptor>);
+
+impl Acceptor {
+    pub fn tls(config: Arc<ServerConfig>) -> Self {
+        Self(Some(TlsAcceptor::from(config)))
+    }
+
+    pub fn plain() -> Self {
+        Self(None)
+    }
+}
+
+/// Serves until `stopped` becomes true; then ends the connections, each after the request under way.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    acceptor: Acceptor,
+    router: Router,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let next = async {
+            let place = places.clone().acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            next = next => next,
+            () = until_stopped(&mut stopped) => break,
+        };
+        while connections.try_join_next().is_some() {}
+        match accepted {
+            Ok((stream, _)) => {
+                let work = converse(stream, acceptor.clone(), router.clone(), stopped.clone());
+                connections.spawn(async move {
+                    work.await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(GOODBYE_MAX, all).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn converse(
+    stream: TcpStream,
+    acceptor: Acceptor,
+    router: Router,
+    stopped: watch::Receiver<bool>,
+) {
+    // Control messages are small; waiting to fill a packet would only delay them.
+    let _ = stream.set_nodelay(true);
+    match acceptor.0 {
+        None => speak(stream, router, stopped).await,
+        Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+            Ok(Ok(stream)) => speak(stream, router, stopped).await,
+            // Port scanners and pinned clients of another run: not worth more than this.
+            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+            Err(_) => tracing::debug!("a TLS handshake took too long"),
+        },
+    }
+}
+
+async fn speak<S>(stream: S, router: Router, mut stopped: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_MAX);
+    builder.http2().timer(TokioTimer::new());
+    let service = TowerToHyperService::new(router);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = until_stopped(&mut stopped) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+/// Ready once the service stops, or is gone.
+async fn until_stopped(stopped: &mut watch::Receiver<bool>) {
+    // Without a sender nobody will ever say so: that is the end, too.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}

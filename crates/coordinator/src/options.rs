@@ -1,0 +1,46 @@
+//! What a coordinator is told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::merge::MergeOptions;
+
+/// How to serve a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The recipe's file.
+    pub recipe: PathBuf,
+    /// The data directory, made if needed.
+    pub data_dir: PathBuf,
+    /// Names in the certificate that is made on the first start. Sites pin its fingerprint, so these
+    /// are for other tools.
+    pub certificate_names: Vec<String>,
+    /// How merges use the machine. Its chunk size is the recipe's.
+    pub merge: MergeOptions,
+    /// Generations whose files are kept, the current one included; at least 2.
+    pub keep_generations: usize,
+}
+
+impl Options {
+    /// The defaults: three generations, all cores.
+    #[must_use]
+    pub fn new(recipe: impl Into<PathBuf>, data_dir: impl Into<PathBuf>) -> Self {
+        let names = ["localhost", "127.0.0.1", "::1"];
+        Self {
+            recipe: recipe.into(),
+            data_dir: data_dir.into(),
+            certificate_names: names.map(str::to_owned).to_vec(),
+            merge: MergeOptions::default(),
+            keep_generations: 3,
+        }
+    }
+}
+
+/// Where and how to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// HTTPS.
+    Tls(SocketAddr),
+    /// Plain HTTP, on this machine only.
+    PlainLoopback(SocketAddr),
+}

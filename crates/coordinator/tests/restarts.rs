@@ -1,0 +1,196 @@
+//! Stops and kills: whatever was acknowledged is there again.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use hansa_base::Generation;
+use hansa_coordinator::{Error, verify_journal};
+use hansa_protocol::{Event, LeaseAnswer, Verdict};
+use hansa_store::{BlobStore, Bring, DataDir, Journal, Seq, StoreError};
+use hansa_wire::journal::{Entry, decode_entry};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_in_mid_round_loses_nothing() {
+    let world = World::new();
+    let server = world.serve().await;
+    let (mut a, mut b) = (
+        world.replica(&server, "lumi"),
+        world.replica(&server, "snellius"),
+    );
+    let base = a.register().await.unwrap().current.manifest;
+    b.register().await.unwrap();
+    let grant = b.grant(base).await;
+    a.contribute(base, 0.01).await;
+    let model = b.download(base).await;
+    let payload = b.encode(&grant, &model, &vec![0.02; model.values.len()]);
+    assert_eq!(b.announce(&payload).await.unwrap(), Verdict::Upload);
+    let before = server.stop().await.status;
+    assert!(!before.ended);
+
+    let server = world.serve().await;
+    let again = world.replica(&server, "snellius");
+    let b = Process {
+        client: again.client,
+        ..b
+    };
+    // Same lease, same announcement; the bytes go on where they stopped, by id alone.
+    assert_eq!(b.heartbeat().await.unwrap().lease, Some(grant.lease));
+    assert_eq!(b.upload(&payload).await.unwrap(), Verdict::Staged);
+    assert_eq!(b.announce(&payload).await.unwrap(), Verdict::Staged);
+    next_generation(&b, Generation(0)).await;
+    assert_eq!(
+        b.announce(&payload).await.unwrap(),
+        Verdict::Merged(Generation(1))
+    );
+    assert_eq!(
+        b.upload(&payload).await.unwrap(),
+        Verdict::Merged(Generation(1))
+    );
+    server.stop().await;
+    let report = verify_journal(&world.data()).unwrap();
+    assert!(report.is_good() && report.committed == 16, "{report:?}");
+}
+
+/// Copies the journal up to its close record, and the contributions, into an otherwise new directory:
+/// what a SIGKILL right after the close leaves behind.
+fn killed_after_the_close(world: &World, payloads: &[Payload]) -> std::path::PathBuf {
+    let killed = world.dir.path().join("killed");
+    let dir = DataDir::lock(&killed).unwrap();
+    let whole = Journal::open_read_only(&DataDir::journal_path(&world.data())).unwrap();
+    let mut journal = Journal::create(&DataDir::journal_path(&killed), whole.identity()).unwrap();
+    for record in whole.read_from(Seq(1)).unwrap() {
+        let record = record.unwrap().record;
+        let entry = decode_entry(record.version, &record.payload).unwrap();
+        journal.append_batch(&[record]).unwrap();
+        let Entry::Events(events) = entry else {
+            continue;
+        };
+        if events
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::Closed(_)))
+        {
+            break;
+        }
+    }
+    let store = BlobStore::open(&dir).unwrap();
+    let first = world
+        .data()
+        .join("blobs")
+        .join(payloads[0].parts.base.to_string());
+    store
+        .put_file(&first.join("data"), Bring::Copy, 16 << 20)
+        .unwrap();
+    for payload in payloads {
+        let stored = store.put_file(&payload.file, Bring::Copy, 1 << 20).unwrap();
+        assert_eq!(stored.hash(), payload.parts.payload);
+    }
+    std::fs::copy(world.data().join("auth.toml"), killed.join("auth.toml")).unwrap();
+    killed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_was_killed_is_run_again_and_gives_the_same_bits() {
+    let world = World::new();
+    let server = world.serve().await;
+    let (mut a, mut b) = (
+        world.replica(&server, "lumi"),
+        world.replica(&server, "snellius"),
+    );
+    let base = a.register().await.unwrap().current.manifest;
+    b.register().await.unwrap();
+    b.grant(base).await;
+    let payloads = [
+        a.contribute(base, 0.01).await,
+        b.contribute(base, 0.02).await,
+    ];
+    let published = next_generation(&a, Generation(0)).await;
+    server.stop().await;
+
+    let killed = killed_after_the_close(&world, &payloads);
+    let server = world.serve_from(&killed).await;
+    let a = Process {
+        client: world.replica(&server, "lumi").client,
+        ..a
+    };
+    let again = next_generation(&a, Generation(0)).await;
+    assert_eq!(again, published);
+    let answer = a.lease(again.manifest).await.unwrap();
+    assert!(matches!(answer, LeaseAnswer::Train(_)), "{answer:?}");
+    server.stop().await;
+    assert!(verify_journal(&killed).unwrap().is_good());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_recipe_or_corpus_is_refused_at_a_restart() {
+    let world = World::new();
+    world.serve().await.stop().await;
+    let world = world.with("steps = 2", "steps = 3");
+    let error = world.open().err().unwrap().to_string();
+    assert!(error.contains("-steps = 2\n+steps = 3\n"), "{error}");
+    let world = world.with("steps = 3", "steps = 2");
+    world.write_corpus(40, 0xee);
+    let error = world.open().err().unwrap();
+    assert!(matches!(error, Error::CorpusChanged(_)), "{error}");
+    assert!(error.to_string().contains("tokenizer differs"), "{error}");
+    // A coordinator needs no corpus to go on.
+    std::fs::remove_dir_all(world.dir.path().join("corpus")).unwrap();
+    world.serve().await.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_coordinator_is_refused_at_directory_and_port() {
+    let world = World::new();
+    let server = world.serve().await;
+    let error = world.open().err().unwrap();
+    assert!(
+        matches!(error, Error::Store(StoreError::AlreadyOpen { .. })),
+        "{error}"
+    );
+    let other = World::new();
+    let port = server.base_url.rsplit(':').next().unwrap().to_owned();
+    let address = format!("127.0.0.1:{port}").parse().unwrap();
+    let listen = hansa_coordinator::Listen::Tls(address);
+    let error = other.open().unwrap().listen(listen).await.err().unwrap();
+    assert!(matches!(error, Error::PortInUse(_)), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("port {port} of 127.0.0.1 is in use")),
+        "{error}"
+    );
+    let everywhere = hansa_coordinator::Listen::PlainLoopback("0.0.0.0:0".parse().unwrap());
+    let error = other
+        .open()
+        .unwrap()
+        .listen(everywhere)
+        .await
+        .err()
+        .unwrap();
+    assert!(matches!(error, Error::PlainNotLoopback(_)), "{error}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_journal_is_named_and_a_good_one_is_proved() {
+    let world = World::new();
+    let server = world.serve().await;
+    let mut a = world.replica(&server, "lumi");
+    let base = a.register().await.unwrap().current.manifest;
+    a.grant(base).await;
+    // Beside the living writer.
+    assert!(verify_journal(&world.data()).unwrap().is_good());
+    server.stop().await;
+    let report = verify_journal(&world.data()).unwrap();
+    assert!(report.is_good() && report.records >= 3, "{report:?}");
+    assert_eq!((report.lost, report.doubled, report.committed), (0, 0, 0));
+    let empty = tempfile::tempdir().unwrap();
+    let error = verify_journal(empty.path()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("is this the data directory of a run?"),
+        "{error}"
+    );
+}
