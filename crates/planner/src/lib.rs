@@ -1,0 +1,26 @@
+//! Which sites, which shapes, when, and how the rounds will go.
+//!
+//! Every batch system places jobs on its own machine; none knows that a run spans several. This crate
+//! takes a [`Snapshot`] (what is known of queues, speeds, costs and the run, each number with its
+//! source and age) and answers with plans and with the reason for everything it leaves out.
+//!
+//! Never here: clocks, files, sockets, randomness, serialisation. Time is the snapshot's `now`; the
+//! same snapshot gives the same plan.
+
+mod candidate;
+mod fact;
+mod level;
+mod run;
+mod site;
+mod wait;
+mod waterfill;
+
+pub use candidate::{Candidate, ExchangeCost, Excluded, Exclusion, RateOf, candidates};
+pub use fact::{Cost, Fact, Source, WallMs};
+pub use run::{Evaluation, Exchange, Invalid, Phase, Policy, Quantile, RunState, Snapshot};
+pub use site::{
+    Answer, Budget, Closed, Job, JobState, Limits, Partition, PartitionState, Shape, ShapeName,
+    ShapeState, Site, WaitPair, WindowsPerGpuS,
+};
+pub use wait::{Basis, Wait, wait};
+pub use waterfill::{Lost, PassedOver, Request, Share, Waterfill, waterfill};
