@@ -1,6 +1,5 @@
 //! Calls and downloads, as tasks beside the loop.
 
-use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use crate::error::Error;
 use crate::event::SessionEvent;
 use crate::shell::{Msg, Wanted};
 use crate::startup::RETRY;
+use crate::state_dir::StateDir;
 
 /// Progress of a transfer is told this often.
 const TELL_EVERY: Duration = Duration::from_millis(200);
@@ -27,7 +27,7 @@ pub(crate) async fn call(
     call: Call,
     digest: DigestFields,
     payload: Option<Manifest>,
-    file: &Path,
+    state: &StateDir,
 ) -> Result<Reply, CallError> {
     match (call, payload) {
         (Call::Register { nonce, resume }, _) => {
@@ -45,8 +45,9 @@ pub(crate) async fn call(
                 done_bytes,
                 total_bytes,
             });
+            let file = state.contribution(hash);
             coordinator
-                .upload(id, file, &payload, &|progress| meter.note(progress))
+                .upload(id, &file, &payload, &|progress| meter.note(progress))
                 .await
         }
         (Call::Announce(_) | Call::Upload { .. }, None) => Err(no_payload()),

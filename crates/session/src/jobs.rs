@@ -1,6 +1,6 @@
 //! What the trainer's thread does: phases, evaluations, checkpoints, encodings.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use crate::checkpoint;
 use crate::contribution;
 use crate::event::SessionEvent;
 use crate::shell::Msg;
+use crate::state_dir::StateDir;
 use crate::trainer::{EvaluationReport, Trainer, TrainerError};
 use crate::worker::Reports;
 
@@ -174,37 +175,50 @@ pub(crate) fn restore(trainer: &mut dyn Trainer, reports: &Reports, latest: &Pat
     }
 }
 
-/// Writes the checkpoint.
+/// Writes the checkpoint; a contribution that it does not name is of no use any more.
 pub(crate) fn checkpoint(
     trainer: &mut dyn Trainer,
     reports: &Reports,
-    latest: &Path,
-    state: &LocalState,
+    state: &StateDir,
+    local: &LocalState,
     payload: Option<&Manifest>,
 ) {
-    let meta = checkpoint::to_meta(state, payload);
-    match trainer.save_checkpoint(latest, &meta) {
-        Ok(()) => reports.input(Input::CheckpointDurable),
-        Err(error) => failed(reports, "write the checkpoint", &error),
+    let meta = checkpoint::to_meta(local, payload);
+    if let Err(error) = trainer.save_checkpoint(&state.latest(), &meta) {
+        return failed(reports, "write the checkpoint", &error);
     }
+    let named = local.contribution.as_ref().map(|parts| parts.payload);
+    if let Err(error) = state.keep_only_contribution(named) {
+        tracing::warn!(%error, "cannot remove old contributions");
+    }
+    reports.input(Input::CheckpointDurable);
 }
 
-/// Where a contribution comes from and goes to.
-pub(crate) struct EncodeJob {
-    pub base: PathBuf,
+/// How a contribution travels.
+#[derive(Clone, Copy)]
+pub(crate) struct Encoding {
     pub dtype: Dtype,
-    pub out: PathBuf,
     pub chunk_bytes: u64,
 }
 
-/// Encodes the contribution.
-pub(crate) fn encode(trainer: &mut dyn Trainer, reports: &Reports, job: &EncodeJob) {
-    let encoded = contribution::encode(trainer, &job.base, job.dtype, &job.out);
-    if let Err(error) = encoded {
+/// Encodes the contribution: the file `base` minus the weights.
+pub(crate) fn encode(
+    trainer: &mut dyn Trainer,
+    reports: &Reports,
+    state: &StateDir,
+    base: &Path,
+    encoding: Encoding,
+) {
+    let draft = state.contribution_draft();
+    if let Err(error) = contribution::encode(trainer, base, encoding.dtype, &draft) {
         return reports.input(Input::Failed(error.to_string()));
     }
-    match Manifest::of_file(&job.out, job.chunk_bytes) {
-        Ok(manifest) => reports.send(Msg::Encoded(manifest)),
+    let manifest = match Manifest::of_file(&draft, encoding.chunk_bytes) {
+        Ok(manifest) => manifest,
+        Err(error) => return reports.input(Input::Failed(error.to_string())),
+    };
+    match state.name_contribution(manifest.hash()) {
+        Ok(()) => reports.send(Msg::Encoded(manifest)),
         Err(error) => reports.input(Input::Failed(error.to_string())),
     }
 }

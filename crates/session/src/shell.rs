@@ -31,7 +31,7 @@ use crate::diary::Diary;
 use crate::error::Error;
 use crate::event::SessionEvent;
 use crate::fetch;
-use crate::jobs::{self, EncodeJob, Phase, StepDone};
+use crate::jobs::{self, Encoding, Phase, StepDone};
 use crate::options::Options;
 use crate::session::Outcome;
 use crate::signals::Stops;
@@ -300,8 +300,6 @@ impl Shell {
             }
             Action::Evaluate(generation) => self.evaluate(generation.0),
             Action::Encode { base } => {
-                // A stale upload must not see the file change under it.
-                self.abort_call();
                 let base_file = self.state.model(base.manifest)?;
                 if base_file.exists() {
                     self.use_model(Wanted::Encode { base: base_file });
@@ -310,9 +308,9 @@ impl Shell {
                 }
             }
             Action::Checkpoint(local) => {
-                let (latest, payload) = (self.state.latest(), self.payload.clone());
+                let (state, payload) = (self.state.clone(), self.payload.clone());
                 self.worker.run(move |trainer, reports| {
-                    jobs::checkpoint(trainer, reports, &latest, &local, payload.as_ref());
+                    jobs::checkpoint(trainer, reports, &state, &local, payload.as_ref());
                 });
             }
             Action::Promote => self.on_disk(StateDir::accept_latest).await?,
@@ -337,26 +335,20 @@ impl Shell {
         let beside_others = matches!(call, Call::Heartbeat(_));
         let (coordinator, sender) = (self.coordinator.clone(), self.sender.clone());
         let (digest, payload) = (self.run.spec.digest.clone(), self.payload.clone());
-        let file = self.state.contribution();
+        let state = self.state.clone();
         let make = async move {
-            let made = fetch::call(&coordinator, &sender, call, digest, payload, &file);
+            let made = fetch::call(&coordinator, &sender, call, digest, payload, &state);
             let result = made.await;
             // An error means that the session is over.
             let _ = sender.send(Msg::Answered { no, result }).await;
         };
-        if !beside_others {
-            self.abort_call();
-        }
         let handle = self.tasks.spawn(make);
-        if !beside_others {
-            self.call = Some(handle);
+        if beside_others {
+            return;
         }
-    }
-
-    /// Whatever call was under way is of no interest to the machine any more.
-    fn abort_call(&mut self) {
-        if let Some(call) = self.call.take() {
-            call.abort();
+        // Whatever call was under way is of no interest to the machine any more.
+        if let Some(before) = self.call.replace(handle) {
+            before.abort();
         }
     }
 
@@ -378,14 +370,14 @@ impl Shell {
                 });
             }
             Wanted::Encode { base } => {
-                let job = EncodeJob {
-                    base,
+                let state = self.state.clone();
+                let encoding = Encoding {
                     dtype: self.run.recipe.exchange.contribution,
-                    out: self.state.contribution(),
                     chunk_bytes: self.run.recipe.exchange.chunk_bytes(),
                 };
-                self.worker
-                    .run(move |trainer, reports| jobs::encode(trainer, reports, &job));
+                self.worker.run(move |trainer, reports| {
+                    jobs::encode(trainer, reports, &state, &base, encoding);
+                });
             }
         }
     }

@@ -5,7 +5,7 @@
 //!     identity.json           run, name, nonce, resume token: whose directory this is
 //!     latest.ckpt             weights and optimiser in mid-phase, and what they were trained on
 //!     accepted.ckpt           the same at the end of the last accepted phase
-//!     contribution.safetensors   what was announced, until it is decided
+//!     contribution-HASH.safetensors   what `latest.ckpt` says was announced, and perhaps the next
 //!     models/HASH.safetensors    downloaded generations
 //!     corpus.checked          the corpus that was hashed, so that a restart need not
 //!     replica.log             what happened, as JSON lines
@@ -26,6 +26,7 @@ use crate::files;
 const VERSION: u32 = 1;
 const IDENTITY: &str = "identity.json";
 const MODELS: &str = "models";
+const CONTRIBUTION: &str = "contribution-";
 /// What may lie in a directory that has no identity yet.
 const HARMLESS: [&str; 3] = ["lock", "replica.log", ".identity.json.tmp"];
 
@@ -199,10 +200,40 @@ impl StateDir {
         self.path().join("accepted.ckpt")
     }
 
-    /// The encoded contribution.
+    /// Where a contribution is encoded, before its name is known.
     #[must_use]
-    pub fn contribution(&self) -> PathBuf {
-        self.path().join("contribution.safetensors")
+    pub fn contribution_draft(&self) -> PathBuf {
+        self.path().join(".contribution.draft")
+    }
+
+    /// The encoded contribution with this manifest hash.
+    #[must_use]
+    pub fn contribution(&self, payload: Hash) -> PathBuf {
+        self.path()
+            .join(format!("{CONTRIBUTION}{payload}.safetensors"))
+    }
+
+    /// Gives the draft its name, durably, beside the contribution before it: the latest checkpoint
+    /// may still name that one.
+    ///
+    /// # Errors
+    /// If a file operation fails.
+    pub fn name_contribution(&self, payload: Hash) -> Result<(), StateDirError> {
+        let (draft, path) = (self.contribution_draft(), self.contribution(payload));
+        files::rename_synced(&draft, &path).map_err(StateDirError::io("rename to", &path))
+    }
+
+    /// Removes every contribution but this one, which a durable checkpoint names.
+    ///
+    /// # Errors
+    /// If a file operation fails.
+    pub fn keep_only_contribution(&self, payload: Option<Hash>) -> Result<(), StateDirError> {
+        let kept = payload.map(|payload| self.contribution(payload));
+        let is_one = |path: &Path| {
+            let name = path.file_name().unwrap_or_default();
+            name.to_string_lossy().starts_with(CONTRIBUTION)
+        };
+        remove_others(self.path(), kept.as_deref(), is_one)
     }
 
     /// Proof that the corpus was hashed.
@@ -233,15 +264,7 @@ impl StateDir {
     /// If a file operation fails.
     pub fn keep_only_model(&self, manifest: Hash) -> Result<(), StateDirError> {
         let kept = self.model(manifest)?;
-        let folder = self.path().join(MODELS);
-        let entries = std::fs::read_dir(&folder).map_err(StateDirError::io("list", &folder))?;
-        for entry in entries {
-            let path = entry.map_err(StateDirError::io("list", &folder))?.path();
-            if path != kept {
-                files::remove_if_there(&path).map_err(StateDirError::io("remove", &path))?;
-            }
-        }
-        Ok(())
+        remove_others(&self.path().join(MODELS), Some(&kept), |_| true)
     }
 
     /// The latest checkpoint becomes that of the last accepted phase: a second name for the same
@@ -259,6 +282,22 @@ impl StateDir {
         files::rename_synced(&temporary, &accepted)
             .map_err(StateDirError::io("rename to", &accepted))
     }
+}
+
+/// Removes the files of a folder that are `one_of_these`, but not `kept`.
+fn remove_others(
+    folder: &Path,
+    kept: Option<&Path>,
+    one_of_these: impl Fn(&Path) -> bool,
+) -> Result<(), StateDirError> {
+    let entries = std::fs::read_dir(folder).map_err(StateDirError::io("list", folder))?;
+    for entry in entries {
+        let path = entry.map_err(StateDirError::io("list", folder))?.path();
+        if Some(path.as_path()) != kept && one_of_these(&path) {
+            files::remove_if_there(&path).map_err(StateDirError::io("remove", &path))?;
+        }
+    }
+    Ok(())
 }
 
 fn parse_identity(text: &[u8]) -> Result<RegistrationRecord, String> {
@@ -354,6 +393,23 @@ mod tests {
         let error = StateDir::open(dir.path()).unwrap_err();
         assert!(error.to_string().contains("thesis.tex"), "{error}");
         assert!(!dir.path().join("lock").exists());
+    }
+
+    #[test]
+    fn a_contribution_stays_until_no_checkpoint_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        let (first, second) = (Hash([5; 32]), Hash([6; 32]));
+        for payload in [first, second] {
+            std::fs::write(state.contribution_draft(), payload.0).unwrap();
+            state.name_contribution(payload).unwrap();
+        }
+        std::fs::write(state.latest(), b"a checkpoint").unwrap();
+        assert_eq!(std::fs::read(state.contribution(first)).unwrap(), first.0);
+        state.keep_only_contribution(Some(second)).unwrap();
+        assert!(!state.contribution(first).exists() && state.contribution(second).exists());
+        state.keep_only_contribution(None).unwrap();
+        assert!(!state.contribution(second).exists() && state.latest().exists());
     }
 
     #[test]
