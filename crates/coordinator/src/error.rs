@@ -85,6 +85,9 @@ pub enum Error {
         /// What is broken.
         source: Violation,
     },
+    /// A snapshot is not the state that the records give.
+    #[error("the snapshot at record {0} is not the state that the records before it give")]
+    OtherSnapshot(Seq),
     /// The journal names files of a generation that are not there.
     #[error(
         "the journal names no files for generation {0}; restore the last backup of the whole data \

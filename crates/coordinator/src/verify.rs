@@ -9,7 +9,8 @@ use std::path::Path;
 
 use hansa_base::{ContributionNo, Hash, Windows};
 use hansa_protocol::{Event, Ownership, RoundPhase, RunSpec, Span, State, check_invariants};
-use hansa_store::{Journal, Seq};
+use hansa_store::{Journal, Seq, Snapshot};
+use hansa_wire::journal::decode_snapshot;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -114,6 +115,7 @@ fn check_records(journal: &Journal, replayed: &mut Replayed, book: &mut Book) ->
         return Err(Error::Misplaced(Seq(1)));
     }
     let windows = replayed.spec.digest.windows;
+    let snapshot = journal.latest_snapshot()?;
     for record in journal.read_from(Seq(2))? {
         let record = record?;
         let seq = record.seq;
@@ -126,8 +128,22 @@ fn check_records(journal: &Journal, replayed: &mut Replayed, book: &mut Book) ->
         if !named {
             return Err(Error::NoFiles(generation));
         }
+        if let Some(snapshot) = snapshot.as_ref().filter(|snapshot| snapshot.seq == seq) {
+            check_snapshot(snapshot, replayed)?;
+        }
     }
     Ok(())
+}
+
+/// A snapshot must be the state that the records before it give.
+fn check_snapshot(snapshot: &Snapshot, replayed: &Replayed) -> Result<(), Error> {
+    let seq = snapshot.seq;
+    let kept = decode_snapshot(snapshot.version, &snapshot.bytes)
+        .map_err(|source| Error::Record { seq, source })?;
+    if kept.state == replayed.state && kept.files == replayed.files {
+        return Ok(());
+    }
+    Err(Error::OtherSnapshot(seq))
 }
 
 /// The second account: which positions are in the weights, by announcements and publications alone.

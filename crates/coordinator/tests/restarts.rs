@@ -7,8 +7,8 @@ use common::*;
 use hansa_base::Generation;
 use hansa_coordinator::{Error, verify_journal};
 use hansa_protocol::{Event, LeaseAnswer, Verdict};
-use hansa_store::{BlobStore, Bring, DataDir, Journal, Seq, StoreError};
-use hansa_wire::journal::{Entry, decode_entry};
+use hansa_store::{BlobStore, Bring, DataDir, Journal, Record, Seq, StoreError};
+use hansa_wire::journal::{Entry, Events, JOURNAL_VERSION, decode_entry, encode_entry};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_in_mid_round_loses_nothing() {
@@ -193,4 +193,112 @@ async fn a_damaged_journal_is_named_and_a_good_one_is_proved() {
             .contains("is this the data directory of a run?"),
         "{error}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_the_state_that_the_records_give() {
+    let world = World::new();
+    let server = world.serve().await;
+    let mut a = world.replica(&server, "lumi");
+    let base = a.register().await.unwrap().current.manifest;
+    a.grant(base).await;
+    // Each successor is one record: more than there are between two snapshots.
+    for number in 0..=255 {
+        a.nonce = hash(number);
+        a.register().await.unwrap();
+    }
+    let lease = a.heartbeat().await.unwrap().lease;
+    assert!(verify_journal(&world.data()).unwrap().is_good());
+    server.stop().await;
+    let path = DataDir::journal_path(&world.data());
+    let snapshot = Journal::open_read_only(&path)
+        .unwrap()
+        .latest_snapshot()
+        .unwrap();
+    assert!(snapshot.is_some_and(|snapshot| snapshot.seq > Seq(256)));
+    assert!(verify_journal(&world.data()).unwrap().is_good());
+
+    let server = world.serve().await;
+    let a = Process {
+        client: world.replica(&server, "lumi").client,
+        ..a
+    };
+    assert_eq!(a.heartbeat().await.unwrap().lease, lease);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_record_is_a_violation_and_stops_a_start() {
+    let world = World::new();
+    let server = world.serve().await;
+    let mut a = world.replica(&server, "lumi");
+    a.register().await.unwrap();
+    server.stop().await;
+    let path = DataDir::journal_path(&world.data());
+    let forged = Entry::Events(Events {
+        events: vec![Event::Published {
+            generation: Generation(1),
+            manifest: hash(1),
+            merge_ms: 1,
+        }],
+        files: None,
+    });
+    let record = Record {
+        wall_ms: 1,
+        version: JOURNAL_VERSION,
+        payload: encode_entry(&forged),
+    };
+    Journal::open(&path)
+        .unwrap()
+        .append_batch(&[record])
+        .unwrap();
+    let report = verify_journal(&world.data()).unwrap();
+    assert!(!report.is_good());
+    assert!(
+        report.violations[0].contains("a generation without a close record"),
+        "{report:?}"
+    );
+    let error = world.open().err().unwrap();
+    assert!(matches!(error, Error::Replay { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_generations_are_pruned_and_the_newest_are_served() {
+    let world = World::new()
+        .with("min_quorum = 2", "min_quorum = 1")
+        .with("rounds = 2", "rounds = 6");
+    let server = world.serve().await;
+    let mut a = world.replica(&server, "lumi");
+    let mut current = a.register().await.unwrap().current;
+    let first = current.manifest;
+    // Five rounds of eight windows each are the whole epoch; the sixth is of the next one.
+    for _ in 0..6 {
+        a.contribute(current.manifest, 0.01).await;
+        current = next_generation(&a, current.generation).await;
+    }
+    a.download(current.manifest).await;
+    let gone = format!("{}/manifest", hansa_wire::http::path::blob(first));
+    let limit = std::time::Duration::from_secs(10);
+    let refused = a.client.get_json::<serde_json::Value>(&gone, limit).await;
+    assert_eq!(code_of(refused.unwrap_err()), "no_blob");
+    a.goodbye().await.unwrap();
+    assert!(server.end().await.unwrap().run_over);
+    // Three generations of weights and momentum each; the model that travels is the weights.
+    assert_eq!(
+        std::fs::read_dir(world.data().join("blobs"))
+            .unwrap()
+            .count(),
+        6
+    );
+    assert_eq!(
+        std::fs::read_dir(world.data().join("uploads"))
+            .unwrap()
+            .count(),
+        0
+    );
+    let report = verify_journal(&world.data()).unwrap();
+    assert!(report.is_good(), "{report:?}");
+    assert_eq!((report.committed, report.epoch), (48, 1));
+    // A finished run is finished at once when it is served again.
+    assert!(world.serve().await.end().await.unwrap().run_over);
 }

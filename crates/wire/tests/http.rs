@@ -258,3 +258,20 @@ fn impossible_requests_are_refused_by_field() {
     }));
     assert!(decode::<Evaluated>(text.unwrap().as_bytes()).is_err());
 }
+
+proptest::proptest! {
+    #[test]
+    fn noise_is_an_error_never_a_panic(
+        noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60),
+        at in proptest::prelude::any::<proptest::sample::Index>(),
+    ) {
+        let mut bytes = encode(&announce_request());
+        let at = at.index(bytes.len());
+        let end = (at + noise.len() / 2).min(bytes.len());
+        bytes.splice(at..end, noise.iter().copied());
+        let _ = decode::<AnnounceRequest>(&bytes);
+        let _ = decode::<RegisterRequest>(&noise);
+        let _ = decode::<Heartbeat>(&noise);
+        let _ = serde_json::from_slice::<ErrorBody>(&bytes);
+    }
+}

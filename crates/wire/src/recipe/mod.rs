@@ -264,36 +264,34 @@ impl Recipe {
         self.model.validate().map_err(|e| in_table("model", e))?;
         (self.inner.adamw().validate()).map_err(|e| in_table("inner", e))?;
         (self.inner.schedule().validate()).map_err(|e| in_table("inner", e))?;
-        let broken = self.rules().into_iter().find(|(holds, ..)| !holds);
+        let broken = self.rules().find(|(holds, ..)| !holds);
         broken.map_or(Ok(()), |(_, key, problem)| {
             Err((key.to_owned(), problem.to_owned()))
         })
     }
 
-    fn rules(&self) -> Vec<(bool, &'static str, &'static str)> {
-        const SECONDS: &str = "must be a number of seconds, 0 or more";
-        const POSITIVE_SECONDS: &str = "must be a number of seconds, more than 0";
-        let (corpus, phase, lease) = (&self.corpus, &self.phase, &self.lease);
-        let positive = |s| seconds(s).is_some_and(|duration| !duration.is_zero());
+    fn rules(&self) -> impl Iterator<Item = Rule> {
+        let parts = [
+            self.rules_of_data(),
+            self.rules_of_rounds(),
+            self.rules_of_time(),
+        ];
+        parts.into_iter().flatten()
+    }
+
+    fn rules_of_data(&self) -> Vec<Rule> {
+        let (corpus, phase) = (&self.corpus, &self.phase);
         let count = |value: u64| (1..1 << 32).contains(&value);
-        let finite_from = |value: f64, least: f64| value.is_finite() && value >= least;
         let named = !self.name.trim().is_empty() && self.name.len() <= 100;
         let printable = !self.name.chars().any(char::is_control);
-        let outer_lr = self.outer.lr.is_finite() && self.outer.lr > 0.0;
-        let momentum = (0.0..1.0).contains(&self.outer.momentum);
         let step = phase.batch.saturating_mul(u64::from(phase.accumulation));
-        let windows_max = self.evaluation.windows_max;
         vec![
             (
                 named && printable,
                 "name",
                 "must be 1 to 100 printable characters",
             ),
-            (
-                count(u64::from(corpus.seq_len)),
-                "corpus.seq_len",
-                "must be at least 1",
-            ),
+            (corpus.seq_len > 0, "corpus.seq_len", "must be at least 1"),
             (
                 count(corpus.block_windows),
                 "corpus.block_windows",
@@ -311,22 +309,44 @@ impl Recipe {
                 "phase.steps",
                 "makes a phase of 2^32 windows or more",
             ),
+        ]
+    }
+
+    fn rules_of_rounds(&self) -> Vec<Rule> {
+        let outer_lr = self.outer.lr.is_finite() && self.outer.lr > 0.0;
+        let momentum = (0.0..1.0).contains(&self.outer.momentum);
+        let chunk_mib = (1..=256).contains(&self.exchange.chunk_mib);
+        let windows_max = self.evaluation.windows_max;
+        let end = "needs exactly one of `rounds`, `tokens` and `epochs`, at least 1";
+        vec![
             (outer_lr, "outer.lr", "must be a number above 0"),
             (momentum, "outer.momentum", "must be at least 0 and below 1"),
-            (
-                (1..=256).contains(&self.exchange.chunk_mib),
-                "exchange.chunk_mib",
-                "must be 1 to 256",
-            ),
+            (chunk_mib, "exchange.chunk_mib", "must be 1 to 256"),
             (
                 self.rounds.min_quorum > 0,
                 "rounds.min_quorum",
                 "must be at least 1",
             ),
             (
-                seconds(self.rounds.grace_s).is_some(),
+                windows_max != Some(0),
+                "evaluation.windows_max",
+                "must be at least 1",
+            ),
+            (self.end.end().is_some(), "end", end),
+        ]
+    }
+
+    fn rules_of_time(&self) -> Vec<Rule> {
+        const POSITIVE: &str = "must be a number of seconds, more than 0";
+        let lease = &self.lease;
+        let positive = |s| seconds(s).is_some_and(|duration| !duration.is_zero());
+        let finite_from = |value: f64, least: f64| value.is_finite() && value >= least;
+        let grace = seconds(self.rounds.grace_s).is_some();
+        vec![
+            (
+                grace,
                 "rounds.grace_s",
-                SECONDS,
+                "must be a number of seconds, 0 or more",
             ),
             (
                 finite_from(lease.alpha, 1.0),
@@ -338,16 +358,8 @@ impl Recipe {
                 "lease.beta",
                 "must be a number, at least 0",
             ),
-            (
-                positive(lease.ttl_min_s),
-                "lease.ttl_min_s",
-                POSITIVE_SECONDS,
-            ),
-            (
-                positive(lease.ttl_max_s),
-                "lease.ttl_max_s",
-                POSITIVE_SECONDS,
-            ),
+            (positive(lease.ttl_min_s), "lease.ttl_min_s", POSITIVE),
+            (positive(lease.ttl_max_s), "lease.ttl_max_s", POSITIVE),
             (
                 lease.ttl_min_s <= lease.ttl_max_s,
                 "lease.ttl_max_s",
@@ -356,31 +368,24 @@ impl Recipe {
             (
                 positive(lease.session_ttl_s),
                 "lease.session_ttl_s",
-                POSITIVE_SECONDS,
+                POSITIVE,
             ),
             (
                 positive(self.evaluation.budget_s),
                 "evaluation.budget_s",
-                POSITIVE_SECONDS,
-            ),
-            (
-                windows_max != Some(0),
-                "evaluation.windows_max",
-                "must be at least 1",
+                POSITIVE,
             ),
             (
                 positive(self.checkpoint.every_s),
                 "checkpoint.every_s",
-                POSITIVE_SECONDS,
-            ),
-            (
-                self.end.end().is_some(),
-                "end",
-                "needs exactly one of `rounds`, `tokens` and `epochs`, at least 1",
+                POSITIVE,
             ),
         ]
     }
 }
+
+/// What must hold, the key that it is about, and what is wrong if it does not.
+type Rule = (bool, &'static str, &'static str);
 
 fn unknown_key(text: &str, key: &str) -> UnknownKey {
     // Members of a same-named table come as `table.key`, a top-level one as `key`.

@@ -1,3 +1,4 @@
+//! Recipes as people write them, with their mistakes: each message names key, line and way out.
 #![allow(clippy::unwrap_used)]
 use super::*;
 use hansa_protocol::Solo;

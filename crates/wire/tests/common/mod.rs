@@ -91,7 +91,7 @@ const NESTEROV: OuterStep = OuterStep::Nesterov {
 
 pub fn every_event() -> Vec<Event> {
     let (key, no, lease) = (ReplicaKey(0), ContributionNo(3), LeaseId(2));
-    let (incarnation, generation) = (Incarnation(5), Generation(1));
+    let incarnation = Incarnation(5);
     let mut events = vec![
         Event::Registered {
             key,
@@ -126,27 +126,8 @@ pub fn every_event() -> Vec<Event> {
                 members: 2,
             },
         )),
-        Event::Published {
-            generation: Generation(2),
-            manifest: hash(10),
-            merge_ms: 250,
-        },
-        Event::Timed {
-            key,
-            generation,
-            times: times(),
-        },
-        Event::EvaluationAsked { generation, key },
-        Event::EvaluationLost { generation },
-        Event::Evaluated {
-            generation,
-            key,
-            loss_sum_nats: 1_234.567_890_123_456_7,
-            tokens: Tokens(640),
-        },
-        Event::EpochStarted { epoch: Epoch(1) },
-        Event::Ended,
     ];
+    events.extend(events_of_generations(key));
     for reason in [
         LeftReason::Goodbye,
         LeftReason::SessionExpired,
@@ -179,6 +160,32 @@ pub fn every_event() -> Vec<Event> {
         events.push(Event::Ending(reason));
     }
     events
+}
+
+fn events_of_generations(key: ReplicaKey) -> Vec<Event> {
+    let generation = Generation(1);
+    vec![
+        Event::Published {
+            generation: Generation(2),
+            manifest: hash(10),
+            merge_ms: 250,
+        },
+        Event::Timed {
+            key,
+            generation,
+            times: times(),
+        },
+        Event::EvaluationAsked { generation, key },
+        Event::EvaluationLost { generation },
+        Event::Evaluated {
+            generation,
+            key,
+            loss_sum_nats: 1_234.567_890_123_456_7,
+            tokens: Tokens(640),
+        },
+        Event::EpochStarted { epoch: Epoch(1) },
+        Event::Ended,
+    ]
 }
 
 pub fn files(generation: u64) -> GenerationFiles {
