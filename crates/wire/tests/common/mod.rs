@@ -128,6 +128,13 @@ pub fn every_event() -> Vec<Event> {
         )),
     ];
     events.extend(events_of_generations(key));
+    events.extend(events_with_reasons(key, no, lease));
+    events
+}
+
+fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> Vec<Event> {
+    let incarnation = Incarnation(5);
+    let mut events = Vec::new();
     for reason in [
         LeftReason::Goodbye,
         LeftReason::SessionExpired,
