@@ -1,5 +1,6 @@
 //! Why a session cannot begin or go on, each with what to do about it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hansa_base::ReplicaId;
@@ -109,6 +110,19 @@ pub enum Error {
     /// The coordinator refuses, and nothing can be done from here.
     #[error("the coordinator refuses: {0}; look at its log")]
     Refused(Refusal),
+    /// The file of an announced contribution is not what the checkpoint says.
+    #[error(
+        "the contribution {} is damaged or gone ({why}); delete {} and start again: the phase that it \
+         was made of is trained anew", path.display(), latest.display()
+    )]
+    ContributionLost {
+        /// The contribution's file.
+        path: PathBuf,
+        /// The checkpoint that names it.
+        latest: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The trainer could not be set up.
     #[error("set up the trainer: {0}")]
     Trainer(TrainerError),

@@ -14,7 +14,7 @@ use crate::coordinator::{CallError, Coordinator, is_not_found};
 use crate::error::Error;
 use crate::event::SessionEvent;
 use crate::shell::{Msg, Wanted};
-use crate::startup::RETRY;
+use crate::startup::{RANKS, RETRY};
 use crate::state_dir::StateDir;
 
 /// Progress of a transfer is told this often.
@@ -31,7 +31,7 @@ pub(crate) async fn call(
 ) -> Result<Reply, CallError> {
     match (call, payload) {
         (Call::Register { nonce, resume }, _) => {
-            coordinator.register(digest, 1, nonce, resume).await
+            coordinator.register(digest, RANKS, nonce, resume).await
         }
         (Call::Announce(announce), Some(payload)) => coordinator.announce(announce, &payload).await,
         (
@@ -46,9 +46,9 @@ pub(crate) async fn call(
                 total_bytes,
             });
             let file = state.contribution(hash);
-            coordinator
-                .upload(id, &file, &payload, &|progress| meter.note(progress))
-                .await
+            let note = |progress| meter.note(progress);
+            let sent = coordinator.upload(id, &file, &payload, &note).await;
+            sent.map_err(|error| explain_loss(error, state, hash))
         }
         (Call::Announce(_) | Call::Upload { .. }, None) => Err(no_payload()),
         (call, _) => coordinator.plain(call).await,
@@ -60,6 +60,21 @@ fn check_payload(hash: Hash, payload: &Manifest) -> Result<(), CallError> {
         return Ok(());
     }
     Err(no_payload())
+}
+
+/// A contribution that is not there any more would be sent again at every start.
+fn explain_loss(error: CallError, state: &StateDir, payload: Hash) -> CallError {
+    let why = match error {
+        CallError::Fatal(Error::Transfer(
+            why @ (TransferError::SourceChanged { .. } | TransferError::Io { .. }),
+        )) => why.to_string(),
+        other => return other,
+    };
+    CallError::Fatal(Error::ContributionLost {
+        path: state.contribution(payload),
+        latest: state.latest(),
+        why,
+    })
 }
 
 /// The checkpoint names a contribution that this process does not have: both are written together.

@@ -156,12 +156,19 @@ pub(crate) fn load(
     moments: Moments,
     accepted: &Path,
 ) {
-    let loaded = match moments {
+    let restored = match moments {
         Moments::Keep => Ok(()),
         Moments::Accepted => trainer.restore_moments(Some(accepted)),
         Moments::Fresh => trainer.restore_moments(None),
     };
-    match loaded.and_then(|()| trainer.load_weights(model)) {
+    if let Err(error) = restored {
+        let path = accepted.display();
+        return reports.input(Input::Failed(format!(
+            "take the optimiser's moments from {path}: {error}; if that file is damaged, delete it: \
+             the optimiser then starts afresh"
+        )));
+    }
+    match trainer.load_weights(model) {
         Ok(()) => reports.input(Input::Loaded),
         Err(error) => failed(reports, "load a generation", &error),
     }

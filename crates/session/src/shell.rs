@@ -35,7 +35,7 @@ use crate::jobs::{self, Encoding, Phase, StepDone};
 use crate::options::Options;
 use crate::session::Outcome;
 use crate::signals::Stops;
-use crate::startup::{RETRY, Run};
+use crate::startup::{RANKS, RETRY, Run};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::telling::Telling;
 use crate::trainer::Trainer;
@@ -130,7 +130,7 @@ impl Shell {
         let telling = Telling::new(parts.diary, &parts.run.spec, &parts.found);
         let (spec, replica) = (parts.run.spec.clone(), parts.options.replica.clone());
         let (machine, first) =
-            ReplicaMachine::start(spec, replica, 1, options, parts.found, MonoMs(0));
+            ReplicaMachine::start(spec, replica, RANKS, options, parts.found, MonoMs(0));
         Ok(Self {
             machine,
             telling,

@@ -32,6 +32,9 @@ pub(crate) struct Run {
     pub corpus: Arc<Corpus>,
 }
 
+/// `W`: a trainer within one process is one rank.
+pub(crate) const RANKS: u32 = 1;
+
 /// Back-off of calls: from 0.2 s to 10 s, for as long as it takes.
 pub(crate) const RETRY: RetryPolicy = RetryPolicy {
     first: std::time::Duration::from_millis(200),

@@ -160,11 +160,10 @@ impl Telling {
                     inherited_windows: inherited.0,
                 }
             }
-            // Told by `away`, which also sees heartbeats and transfers.
-            Notice::Retrying { why, after } => {
-                tracing::debug!(why, after_s = after.as_secs_f64(), "a call is repeated");
-                return;
-            }
+            // What makes the coordinator unreachable is told by `away`, which also sees heartbeats
+            // and transfers.
+            Notice::Retrying { .. } if self.away.is_some() => return,
+            Notice::Retrying { why, .. } => return self.wait(format!("trying again: {why}")),
             Notice::Void(Void::Refused(_) | Void::NotAccepted(_)) => {
                 self.phase = None;
                 let reason = notice.to_string();

@@ -4,12 +4,22 @@
 
 mod support;
 
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use hansa_corpus::Corpus;
+use hansa_outer::Layout;
 use hansa_protocol::{EndReason, State};
-use hansa_session::{Error, Outcome, Session, SessionEvent, StateDirError};
+use hansa_session::embedded::Embedded;
+use hansa_session::{
+    Error, EvaluationReport, Outcome, Session, SessionEvent, StateDirError, StepReport, Trainer,
+    TrainerError, TrainerFactory,
+};
 use hansa_transfer::{Fingerprint, Trust};
+use hansa_wire::Recipe;
+use serde_json::Value;
 use support::child::Child;
 use support::{Invitation, Running, Served, build_corpus, recipe};
 
@@ -90,6 +100,39 @@ async fn a_successor_of_a_killed_process_goes_on_with_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_at_every_turn_a_replica_still_completes_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = build_corpus(dir.path(), 9);
+    let served = Served::start(dir.path(), &corpus, &recipe(&corpus, 8, 3, 20), false).await;
+    let (invitation, state_dir) = (served.invite("lumi"), dir.path().join("a"));
+    let turns = [
+        "registered",
+        "downloading",
+        "adopted",
+        "evaluated",
+        "step",
+        "uploading",
+        "contributed",
+        "adopted",
+        "phase_started",
+        "uploading",
+    ];
+    for turn in turns {
+        let mut child = Child::start(&invitation, "lumi/r0", &state_dir, 1e6);
+        child.wait_for(|event| event["event"] == turn);
+        child.kill();
+    }
+    let last = Running::start(invitation.options("lumi/r0", &state_dir));
+    let complete = Outcome::RunComplete(EndReason::Rounds);
+    assert_eq!(last.outcome().await.unwrap(), complete);
+
+    let state = served.stop().await.exact_ledger();
+    let tally = replica(&state, "lumi/r0").tally;
+    assert_eq!(tally.incarnations as usize, turns.len() + 1);
+    assert_eq!((tally.reclaimed.0, tally.committed.0), (0, 3 * 16));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_terminated_process_contributes_what_it_has_trained() {
     let dir = tempfile::tempdir().unwrap();
     let corpus = build_corpus(dir.path(), 3);
@@ -109,7 +152,7 @@ async fn a_terminated_process_contributes_what_it_has_trained() {
     assert!((2..100).contains(&steps), "{steps} steps");
 
     // The round closes without it.
-    served.wait_for_rounds(1).await;
+    served.wait_until(|state| state.rounds.len() == 1).await;
     let state = served.stop().await.exact_ledger();
     let tally = replica(&state, "lumi/r0").tally;
     assert_eq!(tally.committed.0, 2 * steps);
@@ -142,6 +185,89 @@ async fn an_outage_of_the_coordinator_is_ridden_out() {
     assert!(events.count(|e| matches!(e, SessionEvent::CoordinatorBack { .. })) >= 1);
     let state = served.stop().await.exact_ledger();
     assert_eq!(replica(&state, "lumi/r0").tally.incarnations, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trainer_that_hangs_loses_its_lease_but_not_its_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let corpus = build_corpus(dir.path(), 8);
+    let served = Served::start(dir.path(), &corpus, &recipe(&corpus, 6, 1, 2), false).await;
+    let (options, events) = served
+        .invite("lumi")
+        .options("lumi/r0", &dir.path().join("a"));
+    let (released, gate) = std::sync::mpsc::channel::<()>();
+    let hanging: TrainerFactory = Box::new(move |recipe, corpus| {
+        Ok(Box::new(HangsOnce {
+            inner: embedded(recipe, corpus)?,
+            steps: 0,
+            gate,
+        }))
+    });
+    let task = tokio::spawn(Session::with_trainer(options, hanging).run());
+
+    let name = "lumi/r0";
+    let reclaimed = |state: &State| {
+        let known = state.find(&name.parse().unwrap());
+        known.is_some_and(|(_, replica)| replica.tally.reclaimed.0 > 0)
+    };
+    served.wait_until(reclaimed).await;
+    released.send(()).unwrap();
+
+    let complete = Outcome::RunComplete(EndReason::Rounds);
+    assert_eq!(task.await.unwrap().unwrap(), complete);
+    // It hears of it while it trains, or when it announces what it has trained.
+    let void = |e: &SessionEvent| {
+        matches!(
+            e,
+            SessionEvent::WorkDropped { .. } | SessionEvent::ContributionRefused { .. }
+        )
+    };
+    assert_eq!(events.count(void), 1);
+    let state = served.stop().await.exact_ledger();
+    assert_eq!(replica(&state, name).tally.incarnations, 1);
+}
+
+fn embedded(recipe: &Recipe, corpus: Arc<Corpus>) -> Result<Embedded, TrainerError> {
+    let (model, adamw) = (recipe.model.clone(), recipe.inner.adamw());
+    Embedded::new(model, adamw, corpus, 2, Some(1))
+}
+
+/// Hangs in its third step until the gate opens.
+struct HangsOnce {
+    inner: Embedded,
+    steps: u32,
+    gate: std::sync::mpsc::Receiver<()>,
+}
+
+impl Trainer for HangsOnce {
+    fn train_step(&mut self, windows: &[u64], lr: f64) -> Result<StepReport, TrainerError> {
+        self.steps += 1;
+        if self.steps == 3 {
+            self.gate.recv().unwrap();
+        }
+        self.inner.train_step(windows, lr)
+    }
+    fn layout(&self) -> &Layout {
+        self.inner.layout()
+    }
+    fn load_weights(&mut self, model: &Path) -> Result<(), TrainerError> {
+        self.inner.load_weights(model)
+    }
+    fn evaluate(&mut self, held_out: Range<u64>) -> Result<EvaluationReport, TrainerError> {
+        self.inner.evaluate(held_out)
+    }
+    fn read_weights(&mut self, first: u64, values: &mut [f32]) -> Result<(), TrainerError> {
+        self.inner.read_weights(first, values)
+    }
+    fn save_checkpoint(&mut self, path: &Path, meta: &Value) -> Result<(), TrainerError> {
+        self.inner.save_checkpoint(path, meta)
+    }
+    fn load_checkpoint(&mut self, path: &Path) -> Result<Value, TrainerError> {
+        self.inner.load_checkpoint(path)
+    }
+    fn restore_moments(&mut self, checkpoint: Option<&Path>) -> Result<(), TrainerError> {
+        self.inner.restore_moments(checkpoint)
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,5 @@
 //! A small run to train: a corpus of made-up text, a tiny model, a real coordinator on loopback.
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used)]
 
 pub mod child;
 
@@ -182,10 +182,10 @@ impl Served {
         }
     }
 
-    /// Waits until so many rounds are merged.
-    pub async fn wait_for_rounds(&self, rounds: usize) {
-        while replay_journal(&self.data_dir).unwrap().state.rounds.len() < rounds {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    /// Waits until the journal says so.
+    pub async fn wait_until(&self, wanted: impl Fn(&State) -> bool) {
+        while !wanted(&replay_journal(&self.data_dir).unwrap().state) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
