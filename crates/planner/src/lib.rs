@@ -8,15 +8,21 @@
 //! same snapshot gives the same plan.
 
 mod candidate;
+mod cast;
+mod chain;
 mod fact;
 mod level;
+mod rounds;
 mod run;
 mod site;
 mod wait;
 mod waterfill;
 
 pub use candidate::{Candidate, ExchangeCost, Excluded, Exclusion, RateOf, candidates};
+pub use cast::{ChainPolicy, Terms, Unplannable};
+pub use chain::{FirstJob, Member, Tally, Then};
 pub use fact::{Cost, Fact, Source, WallMs};
+pub use rounds::{Ended, Outcome, Part, Stretch, World, simulate};
 pub use run::{Evaluation, Exchange, Invalid, Phase, Policy, Quantile, RunState, Snapshot};
 pub use site::{
     Answer, Budget, Closed, Job, JobState, Limits, Partition, PartitionState, Shape, ShapeName,
