@@ -186,7 +186,8 @@ fn a_registration_cannot_take_anothers_lease_or_number() {
 /// Each invariant that a state shows by itself, broken by hand.
 #[test]
 fn every_broken_invariant_is_named() {
-    let breaks: [(u8, fn(&mut State)); 9] = [
+    type Break = fn(&mut State);
+    let breaks: [(u8, Break); 9] = [
         (1, |state| state.ledger = Ledger::new(Windows(23))),
         (2, |state| {
             state.leases.values_mut().last().unwrap().spans.clear()

@@ -217,10 +217,10 @@ impl World {
         } else {
             self.random.between(step_ms / 2, step_ms * 2)
         };
-        self.after(takes.max(1), Happening::Steps(life));
+        self.after(takes.max(1), Happening::Steps(life, takes));
     }
 
-    pub fn steps(&mut self, life: Life) {
+    pub fn steps(&mut self, life: Life, took_ms: u64) {
         let loses = self.options.mutation == Some(Mutation::LosesAStep) && self.random.one_in(10);
         let Some(trainer) = self.trainer(life) else {
             return;
@@ -242,7 +242,7 @@ impl World {
         // One that trains too much does not say so.
         let beyond = ends && self.options.mutation == Some(Mutation::TrainsBeyondTheLease);
         let told = size as u64 - u64::from(beyond);
-        let (windows, duration) = (Windows(told), Duration::from_millis(100));
+        let (windows, duration) = (Windows(told), Duration::from_millis(took_ms));
         self.input(
             life,
             Input::Stepped {

@@ -1,0 +1,534 @@
+//! The replica's half, told what came back and asked what it does.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use hansa_base::{
+    Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, MonoMs, RetryPolicy, Steps, Tokens,
+    Windows,
+};
+use hansa_protocol::replica::*;
+use hansa_protocol::*;
+use std::time::Duration;
+
+/// One process of replica `a`.
+struct Process {
+    machine: ReplicaMachine,
+    now: MonoMs,
+    actions: Vec<Action>,
+    /// The heartbeat under way.
+    heartbeat: Option<CallNo>,
+}
+
+fn options() -> Options {
+    Options {
+        entropy: hash(0x11),
+        checkpoint_every: s(60),
+        retry: RetryPolicy {
+            first: Duration::from_millis(100),
+            longest: s(5),
+            retries_max: None,
+        },
+        when_busy: WhenBusy::Wait,
+        leave_within: s(30),
+    }
+}
+
+fn current(number: u64) -> GenerationInfo {
+    GenerationInfo {
+        generation: Generation(number),
+        ..GenerationInfo::first(&spec(), manifest(Generation(number)))
+    }
+}
+
+fn lease(front: u64) -> LeaseView {
+    LeaseView {
+        id: LeaseId(1),
+        epoch: Epoch(0),
+        front: Windows(front),
+        spans: vec![span(front, front + 4)],
+        seq: front + 1,
+    }
+}
+
+fn grant(generation: u64, front: u64) -> Reply {
+    let (steps, windows) = (Steps(2), Windows(4));
+    let plan = Plan {
+        generation: Generation(generation),
+        steps,
+        accumulation: 1,
+        windows,
+    };
+    let (lease, base) = (lease(front), current(generation));
+    Reply::Lease(LeaseAnswer::Train(Grant { lease, plan, base }))
+}
+
+fn registered(lease: Option<LeaseView>, announced: Option<Hash>) -> Reply {
+    Reply::Registered(Registered {
+        incarnation: Incarnation(3),
+        token: hash(0x22),
+        lease,
+        announced,
+        current: current(0),
+    })
+}
+
+/// What a predecessor left: a step of two windows on generation 0.
+fn mid_phase() -> LocalState {
+    LocalState {
+        run: spec().run,
+        replica: id("a"),
+        incarnation: Incarnation(2),
+        base: current(0),
+        lease: LeaseId(1),
+        epoch: Epoch(0),
+        front: Windows(0),
+        cursor: Windows(2),
+        steps: Steps(1),
+        contribution: None,
+    }
+}
+
+impl Process {
+    fn start(found: Found) -> Self {
+        let now = MonoMs(0);
+        let (machine, actions) = ReplicaMachine::start(spec(), id("a"), 1, options(), found, now);
+        Self {
+            machine,
+            now,
+            actions,
+            heartbeat: None,
+        }
+    }
+
+    fn tell(&mut self, input: Input) -> &mut Self {
+        self.now = self.now.after(Duration::from_millis(10));
+        self.actions = self.machine.handle(self.now, input);
+        let heartbeat = self.actions.iter().find_map(|action| match action {
+            Action::Call {
+                no,
+                call: Call::Heartbeat(_),
+            } => Some(*no),
+            _ => None,
+        });
+        self.heartbeat = heartbeat.or(self.heartbeat);
+        self
+    }
+
+    fn pulse(&mut self, answer: Result<Reply, CallFailed>) -> &mut Self {
+        let no = self.heartbeat.take().expect("a heartbeat");
+        self.tell(Input::Answered { no, answer })
+    }
+
+    /// The last call that is no heartbeat.
+    fn call(&self) -> (CallNo, Call) {
+        let calls = self.actions.iter().filter_map(|action| match action {
+            Action::Call { no, call } => Some((*no, call.clone())),
+            _ => None,
+        });
+        let mut calls = calls.filter(|(_, call)| !matches!(call, Call::Heartbeat(_)));
+        calls.next_back().expect("a call")
+    }
+
+    fn reply(&mut self, reply: Reply) -> &mut Self {
+        let (no, _) = self.call();
+        self.tell(Input::Answered {
+            no,
+            answer: Ok(reply),
+        })
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> &mut Self {
+        let (no, _) = self.call();
+        let answer = Err(CallFailed::Refused(refusal));
+        self.tell(Input::Answered { no, answer })
+    }
+
+    /// Registered, and free to go on.
+    fn joined(found: Found, reply: Reply) -> Self {
+        let mut process = Self::start(found);
+        process.tell(Input::Saved).reply(reply).tell(Input::Saved);
+        process
+    }
+
+    /// Has trained a step of generation 0 and goes on training.
+    fn training() -> Self {
+        let mut process = Self::joined(Found::default(), registered(None, None));
+        process.reply(Reply::Lease(LeaseAnswer::Adopt(current(0))));
+        process.tell(Input::Loaded).reply(grant(0, 0)).step();
+        process.pulse(unreachable());
+        process
+    }
+
+    fn step(&mut self) -> &mut Self {
+        self.tell(Input::Stepped {
+            windows: Windows(2),
+            duration: s(1),
+            loss: 2.0,
+        })
+    }
+
+    /// From the end of training to the announcement.
+    fn wrap_up(&mut self) -> &mut Self {
+        let (payload, bytes) = (hash(9), Bytes(10));
+        self.tell(Input::TrainingEnded)
+            .tell(Input::Encoded { payload, bytes });
+        self.tell(Input::CheckpointDurable)
+    }
+
+    fn beat(&mut self, standing: Standing) -> &mut Self {
+        self.now = self.now.after(s(5));
+        self.tell(Input::Wake).pulse(Ok(Reply::Standing(standing)))
+    }
+
+    fn has(&self, wanted: impl Fn(&Action) -> bool) -> bool {
+        self.actions.iter().any(wanted)
+    }
+}
+
+fn standing(lease: Option<LeaseView>, current: GenerationInfo) -> Standing {
+    Standing {
+        lease,
+        current,
+        merging: false,
+        ending: None,
+        waits_for: Vec::new(),
+        next: s(2),
+        ttl: s(6),
+    }
+}
+
+fn unreachable() -> Result<Reply, CallFailed> {
+    Err(CallFailed::Unreachable("no route".to_owned()))
+}
+
+#[test]
+fn nonce_and_token_are_durable_before_they_are_used() {
+    let mut process = Process::start(Found::default());
+    let [Action::Save(record)] = &process.actions[..] else {
+        panic!("{:?}", process.actions)
+    };
+    let nonce = record.nonce.unwrap();
+    let (_, call) = process.tell(Input::Saved).call();
+    assert_eq!(
+        call,
+        Call::Register {
+            nonce,
+            resume: None
+        }
+    );
+    process.reply(registered(None, None));
+    let [Action::Save(record)] = &process.actions[..] else {
+        panic!("{:?}", process.actions)
+    };
+    assert_eq!((record.token, record.nonce), (Some(hash(0x22)), None));
+    let (_, call) = process.tell(Input::Saved).call();
+    assert!(matches!(call, Call::Lease(_)));
+}
+
+#[test]
+fn a_registration_that_was_under_way_is_sent_again_with_its_nonce() {
+    let record = RegistrationRecord {
+        run: spec().run,
+        replica: id("a"),
+        incarnation: Some(Incarnation(2)),
+        token: Some(hash(4)),
+        nonce: Some(hash(5)),
+    };
+    let mut process = Process::start(Found {
+        registration: Some(record),
+        ..Found::default()
+    });
+    let (_, call) = process.tell(Input::Saved).call();
+    let (nonce, resume) = (hash(5), Some(hash(4)));
+    assert_eq!(call, Call::Register { nonce, resume });
+}
+
+#[test]
+fn a_phase_is_encoded_then_durable_then_announced_then_uploaded() {
+    let mut process = Process::training();
+    process.step().tell(Input::TrainingEnded);
+    let base = current(0);
+    assert_eq!(process.actions, [Action::Encode { base }]);
+    let (payload, bytes) = (hash(9), Bytes(10));
+    process.tell(Input::Encoded { payload, bytes });
+    let [Action::Checkpoint(state)] = &process.actions[..] else {
+        panic!("{:?}", process.actions)
+    };
+    let parts = state.contribution.clone().unwrap();
+    assert_eq!((parts.tokens, parts.steps), (Tokens(32), Steps(2)));
+    assert_eq!(parts.spans, [span(0, 4)]);
+    let (_, call) = process.tell(Input::CheckpointDurable).call();
+    assert!(matches!(call, Call::Announce(announce) if announce.parts == parts));
+    let (_, call) = process.reply(Reply::Verdict(Verdict::Upload)).call();
+    assert!(matches!(call, Call::Upload { id, .. } if id == parts.id()));
+    process.reply(Reply::Verdict(Verdict::Staged));
+    assert_eq!(process.actions[0], Action::Promote);
+    // The moments stay in memory when the next generation is loaded.
+    process.reply(Reply::Lease(LeaseAnswer::Adopt(current(1))));
+    let (generation, moments) = (current(1), Moments::Keep);
+    assert!(process.actions.contains(&Action::Load {
+        generation,
+        moments
+    }));
+}
+
+#[test]
+fn after_a_refusal_the_moments_go_back_and_the_lease_starts_at_its_front() {
+    let mut process = Process::training();
+    process.step().wrap_up();
+    process.refuse(Refusal::Stale {
+        base: Generation(0),
+        current: Generation(1),
+    });
+    assert!(process.has(|action| matches!(action, Action::Tell(Notice::Void(_)))));
+    process.reply(Reply::Lease(LeaseAnswer::Adopt(current(1))));
+    let (generation, moments) = (current(1), Moments::Fresh);
+    assert!(process.actions.contains(&Action::Load {
+        generation,
+        moments
+    }));
+    process.tell(Input::Loaded).reply(grant(1, 0));
+    let train = process.actions.iter().find_map(|action| match action {
+        Action::Train(order) => Some(order.clone()),
+        _ => None,
+    });
+    let order = train.unwrap();
+    assert_eq!(
+        (order.spans, order.steps_done),
+        (vec![span(0, 4)], Steps(0))
+    );
+}
+
+#[test]
+fn without_the_coordinator_it_trains_to_the_end_of_its_plan_and_then_retries() {
+    let mut process = Process::training();
+    for _ in 0..5 {
+        process.now = process.now.after(s(5));
+        process.tell(Input::Wake).pulse(unreachable());
+        assert!(process.actions.is_empty());
+    }
+    process.step().wrap_up();
+    let (no, first) = process.call();
+    let answer = unreachable();
+    process.tell(Input::Answered { no, answer });
+    assert!(process.has(|action| matches!(action, Action::Tell(Notice::Retrying { .. }))));
+    process.now = process.machine.wake_at().unwrap();
+    let (again, second) = process.tell(Input::Wake).call();
+    assert!(second == first && again != no);
+}
+
+#[test]
+fn it_stops_training_what_cannot_count() {
+    let cases = [
+        standing(None, current(0)),
+        standing(Some(lease(4)), current(0)),
+        standing(Some(lease(0)), current(1)),
+        Standing {
+            merging: true,
+            ..standing(Some(lease(0)), current(0))
+        },
+    ];
+    for bad in cases {
+        let mut process = Process::training();
+        process.beat(standing(Some(lease(0)), current(0)));
+        assert!(process.actions.is_empty(), "all is well");
+        process.beat(bad);
+        assert!(process.actions.contains(&Action::Halt));
+        // What is trained before it halts is lost too.
+        process.step().tell(Input::TrainingEnded);
+        assert!(matches!(process.call().1, Call::Lease(_)));
+        process.reply(grant(0, 0));
+        let moments = Moments::Fresh;
+        let generation = current(0);
+        assert!(process.actions.contains(&Action::Load {
+            generation,
+            moments
+        }));
+    }
+}
+
+#[test]
+fn a_checkpoint_within_a_phase_says_exactly_what_is_trained() {
+    let mut process = Process::joined(Found::default(), registered(None, None));
+    process.reply(Reply::Lease(LeaseAnswer::Adopt(current(0))));
+    process.tell(Input::Loaded).reply(grant(0, 0));
+    process.now = process.now.after(s(61));
+    process.step();
+    assert!(process.actions.contains(&Action::Halt));
+    process.tell(Input::TrainingEnded);
+    let [Action::Checkpoint(state)] = &process.actions[..] else {
+        panic!("{:?}", process.actions)
+    };
+    assert_eq!((state.cursor, state.steps), (Windows(2), Steps(1)));
+    process.tell(Input::CheckpointDurable);
+    let [Action::Train(order)] = &process.actions[..] else {
+        panic!("{:?}", process.actions)
+    };
+    assert_eq!(
+        (&order.spans[..], order.steps_done),
+        (&[span(2, 4)][..], Steps(1))
+    );
+}
+
+#[test]
+fn a_successor_carries_on_inside_the_lease_that_it_inherits() {
+    let found = Found {
+        latest: Some(mid_phase()),
+        ..Found::default()
+    };
+    let mut process = Process::joined(found, registered(Some(lease(0)), None));
+    assert!(process.actions.contains(&Action::Restore));
+    process.tell(Input::Loaded).reply(grant(0, 0));
+    let train = |action: &Action| matches!(action, Action::Train(o) if o.spans == [span(2, 4)]);
+    assert!(process.has(train));
+}
+
+#[test]
+fn a_successor_without_the_lease_starts_from_the_current_generation() {
+    for lease in [None, Some(lease(4))] {
+        let found = Found {
+            latest: Some(mid_phase()),
+            accepted: true,
+            ..Found::default()
+        };
+        let mut process = Process::joined(found, registered(lease, None));
+        process.reply(Reply::Lease(LeaseAnswer::Adopt(current(0))));
+        let (generation, moments) = (current(0), Moments::Accepted);
+        assert!(process.actions.contains(&Action::Load {
+            generation,
+            moments
+        }));
+    }
+}
+
+#[test]
+fn a_successor_announces_what_its_checkpoint_holds() {
+    let mut process = Process::training();
+    process.step().tell(Input::TrainingEnded);
+    let (payload, bytes) = (hash(9), Bytes(10));
+    process.tell(Input::Encoded { payload, bytes });
+    let [Action::Checkpoint(state)] = &process.actions[..] else {
+        panic!("{:?}", process.actions)
+    };
+    let found = Found {
+        latest: Some(state.clone()),
+        ..Found::default()
+    };
+    let id = state.contribution.as_ref().unwrap().id();
+    let mut heir = Process::joined(found, registered(Some(lease(0)), Some(id)));
+    assert!(matches!(heir.call().1, Call::Announce(announce) if announce.parts.id() == id));
+    heir.reply(Reply::Verdict(Verdict::Merged(Generation(1))));
+    assert_eq!(heir.actions[0], Action::Promote);
+    heir.reply(Reply::Lease(LeaseAnswer::Adopt(current(1))));
+    let (generation, moments) = (current(1), Moments::Accepted);
+    assert!(heir.actions.contains(&Action::Load {
+        generation,
+        moments
+    }));
+}
+
+#[test]
+fn a_stop_contributes_what_is_trained_and_says_goodbye() {
+    let mut process = Process::training();
+    process.tell(Input::Stop);
+    assert!(process.actions.contains(&Action::Halt));
+    process.wrap_up();
+    let (_, call) = process.call();
+    assert!(matches!(call, Call::Announce(announce) if announce.parts.spans == [span(0, 2)]));
+    process.reply(Reply::Verdict(Verdict::Upload));
+    process.reply(Reply::Verdict(Verdict::Staged));
+    assert!(matches!(process.call().1, Call::Goodbye(_)));
+    process.reply(Reply::Done);
+    let goodbye = true;
+    assert_eq!(
+        process.actions,
+        [Action::Exit(ExitReason::Stopped { goodbye })]
+    );
+}
+
+#[test]
+fn a_stop_ends_in_time_and_a_second_one_at_once() {
+    let goodbye = false;
+    let exit = Action::Exit(ExitReason::Stopped { goodbye });
+    let mut process = Process::training();
+    process.tell(Input::Stop);
+    process.now = process.now.after(s(31));
+    assert!(process.tell(Input::Wake).actions.contains(&exit));
+    let mut process = Process::training();
+    process.tell(Input::Stop);
+    assert!(process.tell(Input::Stop).actions.contains(&exit));
+    assert!(process.tell(Input::Loaded).actions.is_empty(), "it is over");
+    assert_eq!(process.machine.wake_at(), None);
+}
+
+#[test]
+fn a_fenced_process_stops_at_once() {
+    let mut process = Process::training();
+    process.step().wrap_up();
+    process.refuse(Refusal::Fenced { replica: id("a") });
+    assert_eq!(process.actions, [Action::Exit(ExitReason::Fenced)]);
+}
+
+#[test]
+fn one_who_was_given_up_registers_again_with_its_token() {
+    let mut process = Process::training();
+    process.step().wrap_up();
+    process.refuse(Refusal::Gone { replica: id("a") });
+    let (_, call) = process.tell(Input::Saved).call();
+    assert!(matches!(call, Call::Register { resume, .. } if resume == Some(hash(0x22))));
+}
+
+#[test]
+fn another_process_of_the_name_is_waited_for_unless_that_is_not_wanted() {
+    let busy = Refusal::Busy {
+        replica: id("a"),
+        retry: s(100),
+    };
+    let mut process = Process::start(Found::default());
+    process.tell(Input::Saved).refuse(busy.clone());
+    assert_eq!(process.actions, [Action::Tell(Notice::Busy(busy.clone()))]);
+    process.now = process.machine.wake_at().unwrap();
+    assert!(matches!(
+        process.tell(Input::Wake).call().1,
+        Call::Register { .. }
+    ));
+    let when_busy = WhenBusy::Exit;
+    let options = Options {
+        when_busy,
+        ..options()
+    };
+    let (now, found) = (MonoMs(0), Found::default());
+    process.machine = ReplicaMachine::start(spec(), id("a"), 1, options, found, now).0;
+    process.tell(Input::Saved).refuse(busy.clone());
+    assert_eq!(process.actions, [Action::Exit(ExitReason::Busy(busy))]);
+}
+
+#[test]
+fn the_state_of_another_run_is_not_touched() {
+    let latest = LocalState {
+        run: hash(1),
+        ..mid_phase()
+    };
+    let process = Process::start(Found {
+        latest: Some(latest),
+        ..Found::default()
+    });
+    assert!(matches!(
+        process.actions[..],
+        [Action::Exit(ExitReason::OtherState(_))]
+    ));
+}
+
+#[test]
+fn the_end_of_the_run_is_the_end_of_the_process() {
+    let mut process = Process::joined(Found::default(), registered(None, None));
+    process.reply(Reply::Lease(LeaseAnswer::Finish(EndReason::Rounds)));
+    assert!(matches!(process.call().1, Call::Goodbye(_)));
+    let (no, _) = process.call();
+    let answer = unreachable();
+    process.tell(Input::Answered { no, answer });
+    let exit = Action::Exit(ExitReason::RunComplete(EndReason::Rounds));
+    assert_eq!(process.actions, [exit]);
+}
