@@ -209,7 +209,12 @@ fn submit(got: Submitted, out: &mut Map<String, Value>) -> Vec<Skipped> {
             out.insert("refusal".into(), refusal(why));
             "refused"
         }
-        SubmittedReply::Unclear => "unclear",
+        SubmittedReply::Unclear { error } => {
+            if let Some(error) = error {
+                out.insert("error".into(), refusal(error));
+            }
+            "unclear"
+        }
     };
     out.insert("reply".into(), reply.into());
     got.skipped

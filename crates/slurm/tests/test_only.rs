@@ -153,6 +153,18 @@ fn noise_stays_outside_and_is_reported() {
 }
 
 #[test]
+fn an_error_after_an_estimate_is_a_refusal_only_if_it_says_so() {
+    let estimate = "sbatch: Job 4 to start at 2026-11-29T17:14:32 using 2 processors on nodes n1 in partition q\n";
+    let plugin = format!("{estimate}sbatch: error: usage could not be logged\n");
+    let got = TestOnly::parse(plugin.as_bytes(), &now());
+    assert!(matches!(got.answer, Answer::Starts(_)));
+    let refused = format!("{estimate}allocation failure: Invalid qos specification\n");
+    let got = TestOnly::parse(refused.as_bytes(), &now());
+    assert!(matches!(got.answer, Answer::Refused(_)));
+    assert_eq!(got.skipped[0].why, Why::Superseded { by: 2 });
+}
+
+#[test]
 fn silence_and_noise_are_no_answer() {
     let answer = |text: &str| TestOnly::parse(text.as_bytes(), &now()).answer;
     assert_eq!(answer(""), Answer::Silent);
@@ -366,11 +378,9 @@ fn an_accepted_job_has_one_id() {
     ] {
         assert_ne!(accepted(unclear), Some((60, None)), "{unclear}");
     }
-    assert_eq!(submitted("60\n61\n", ""), SubmittedReply::Unclear);
-    assert_eq!(
-        submitted("60", "sbatch: error: x\n"),
-        SubmittedReply::Unclear
-    );
+    let unclear = SubmittedReply::Unclear { error: None };
+    assert_eq!(submitted("60\n61\n", ""), unclear);
+    assert_eq!(submitted("", ""), unclear);
 }
 
 #[test]
@@ -381,5 +391,31 @@ fn a_refused_submission_says_why() {
     };
     assert_eq!(refusal.kind, RefusalKind::UnknownPartition);
     assert_eq!(refusal.text, "Invalid partition name specified");
-    assert_eq!(submitted("", ""), SubmittedReply::Unclear);
+}
+
+#[test]
+fn a_submission_may_have_been_accepted_by_a_controller_that_did_not_answer() {
+    let failed = "sbatch: error: Batch job submission failed: ";
+    let cases = [
+        (
+            "",
+            format!("{failed}Socket timed out on send/recv operation\n"),
+        ),
+        (
+            "",
+            format!("{failed}Unable to contact slurm controller (connect failure)\n"),
+        ),
+        ("", format!("{failed}The moon is in the wrong phase\n")),
+        (
+            "60",
+            "sbatch: error: invalid partition specified: x\n".to_owned(),
+        ),
+    ];
+    for (stdout, stderr) in cases {
+        let reply = submitted(stdout, &stderr);
+        assert!(
+            matches!(reply, SubmittedReply::Unclear { error: Some(_) }),
+            "{stderr}: {reply:?}"
+        );
+    }
 }

@@ -33,7 +33,7 @@ pub(super) fn read(lines: &[Line], opening: &'static str) -> (Vec<Record>, Vec<S
             continue;
         }
         let mut words: Vec<&str> = text.split_whitespace().collect();
-        if !words.first().is_some_and(|word| pair(word).is_some()) {
+        if words.first().is_none_or(|word| pair(word).is_none()) {
             skipped.push(line.skipped(Why::Noise));
             continue;
         }

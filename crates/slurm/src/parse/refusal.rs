@@ -241,8 +241,17 @@ const OPENINGS: &[&str] = &["allocation failure:", "Batch job submission failed:
 /// A refusal's text may be wrapped over this many lines.
 const WRAPPED_MAX: usize = 4;
 
-/// Finds the last refusal, and which lines it and its details are.
-pub(super) fn find(lines: &[Line]) -> Option<(Refusal, Vec<usize>)> {
+/// A refusal among lines.
+pub(super) struct Found {
+    pub refusal: Refusal,
+    /// The indices of its lines and its details' lines.
+    pub used: Vec<usize>,
+    /// Whether a line says outright that the job was refused; else there are only errors.
+    pub outright: bool,
+}
+
+/// Finds the last refusal.
+pub(super) fn find(lines: &[Line]) -> Option<Found> {
     let mut used = Vec::new();
     let mut details = Vec::new();
     let mut verdict: Option<(usize, String)> = None;
@@ -266,6 +275,7 @@ pub(super) fn find(lines: &[Line]) -> Option<(Refusal, Vec<usize>)> {
         }
         at += 1;
     }
+    let outright = verdict.is_some();
     let (line, text) = verdict.or_else(|| details.last().cloned())?;
     let details: Vec<String> = details.into_iter().map(|(_, text)| text).collect();
     let kind = kind_of(&text, &details);
@@ -275,7 +285,11 @@ pub(super) fn find(lines: &[Line]) -> Option<(Refusal, Vec<usize>)> {
         text,
         details,
     };
-    Some((refusal, used))
+    Some(Found {
+        refusal,
+        used,
+        outright,
+    })
 }
 
 /// The text with the lines added that close its bracket, and how many lines were added.

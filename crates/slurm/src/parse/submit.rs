@@ -5,7 +5,7 @@
 //! and only if there is one.
 
 use super::job::JobId;
-use super::refusal::{self, Refusal};
+use super::refusal::{self, Refusal, RefusalKind};
 use super::text::{self, Line, Skipped, Why};
 
 /// What `sbatch` said.
@@ -27,10 +27,14 @@ pub enum SubmittedReply {
         /// The cluster, if it is named.
         cluster: Option<String>,
     },
-    /// It is not.
+    /// It is not, and will not turn up there.
     Refused(Refusal),
-    /// Neither is certain: look for the job by its name before submitting again.
-    Unclear,
+    /// Neither is certain: look for the job by its name before submitting again. A controller that
+    /// does not answer may have accepted it.
+    Unclear {
+        /// The error, if one was printed.
+        error: Option<Refusal>,
+    },
 }
 
 impl Submitted {
@@ -39,7 +43,7 @@ impl Submitted {
     pub fn parse(stdout: &[u8], stderr: &[u8]) -> Self {
         let (out, err) = (text::lines(stdout), text::lines(stderr));
         let mut skipped = Vec::new();
-        let mut accepted: Vec<(&Line, JobId, Option<String>)> = Vec::new();
+        let mut accepted: Vec<Accepted<'_>> = Vec::new();
         for line in &out {
             match accepted_by(&line.text) {
                 Some(_) if !line.ended => skipped.push(line.skipped(Why::Cut)),
@@ -48,31 +52,44 @@ impl Submitted {
                 None => skipped.push(line.skipped(Why::Noise)),
             }
         }
-        let refusal = refusal::find(&err).or_else(|| refusal::find(&out));
-        let several = accepted
-            .first()
-            .is_some_and(|first| accepted.iter().any(|other| other.1 != first.1));
-        let reply = match (accepted.first(), refusal) {
-            (Some(_), _) if several => {
-                let others = accepted.iter();
-                skipped.extend(others.map(|(line, job, _)| line.skipped(Why::AnotherId(*job))));
-                SubmittedReply::Unclear
-            }
-            (Some((_, job, cluster)), _) => SubmittedReply::Accepted {
-                job: *job,
-                cluster: cluster.clone(),
-            },
-            (None, Some((refusal, _))) if !cut(&skipped) => SubmittedReply::Refused(refusal),
-            (None, _) => SubmittedReply::Unclear,
+        let (found, used) = match refusal::find(&err) {
+            Some(found) => (Some(found.refusal), found.used),
+            None => (refusal::find(&out).map(|found| found.refusal), Vec::new()),
         };
-        let noise = err.iter().filter(|line| !line.is_blank());
-        skipped.extend(noise.map(|line| line.skipped(Why::Noise)));
+        let reply = reply(&accepted, found, &mut skipped);
+        let noise = err.iter().enumerate();
+        let noise = noise.filter(|(index, line)| !line.is_blank() && !used.contains(index));
+        skipped.extend(noise.map(|(_, line)| line.skipped(Why::Noise)));
         Self { reply, skipped }
     }
 }
 
-fn cut(skipped: &[Skipped]) -> bool {
-    skipped.iter().any(|piece| piece.why == Why::Cut)
+type Accepted<'a> = (&'a Line, JobId, Option<String>);
+
+fn reply(
+    accepted: &[Accepted<'_>],
+    error: Option<Refusal>,
+    skipped: &mut Vec<Skipped>,
+) -> SubmittedReply {
+    if let Some((_, job, cluster)) = accepted.first() {
+        if accepted.iter().all(|(_, other, _)| other == job) {
+            let (job, cluster) = (*job, cluster.clone());
+            return SubmittedReply::Accepted { job, cluster };
+        }
+        let ids = accepted.iter();
+        skipped.extend(ids.map(|(line, job, _)| line.skipped(Why::AnotherId(*job))));
+        return SubmittedReply::Unclear { error };
+    }
+    let cut = skipped.iter().any(|piece| piece.why == Why::Cut);
+    match error {
+        Some(refusal) if !cut && is_certain(refusal.kind) => SubmittedReply::Refused(refusal),
+        error => SubmittedReply::Unclear { error },
+    }
+}
+
+/// Whether an error of this kind means that nothing was submitted.
+fn is_certain(kind: RefusalKind) -> bool {
+    !matches!(kind, RefusalKind::Controller | RefusalKind::Other)
 }
 
 /// `60`, `60;lumi`, `Submitted batch job 60`, `Submitted batch job 60 on cluster lumi`.

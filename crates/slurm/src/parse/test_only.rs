@@ -90,20 +90,22 @@ impl TestOnly {
         let estimate = estimate(&lines, now, &mut used, &mut skipped);
         let refusal = refusal::find(&lines);
         let answer = match (estimate, refusal) {
-            // Errors of plugins may precede a success; an error that ends it all comes last.
-            (Some(estimate), Some((refusal, _))) if refusal.line < estimate.line => {
+            // Errors of plugins surround a success; a refusal that counts says so and comes last.
+            (Some(estimate), Some(found))
+                if !found.outright || found.refusal.line < estimate.line =>
+            {
                 Answer::Starts(estimate)
             }
             (Some(estimate), None) => Answer::Starts(estimate),
-            (estimate, Some((refusal, indices))) => {
+            (estimate, Some(found)) => {
                 if let Some(estimate) = estimate {
-                    let by = refusal.line;
+                    let by = found.refusal.line;
                     supersede(&lines, estimate.line, by, &mut skipped);
                 }
-                for index in indices {
+                for index in found.used {
                     used[index] = true;
                 }
-                Answer::Refused(refusal)
+                Answer::Refused(found.refusal)
             }
             (None, None) if lines.iter().all(Line::is_blank) => Answer::Silent,
             (None, None) => Answer::Unclear,
