@@ -19,6 +19,8 @@ use crate::wait::{Wait, wait};
 pub struct Candidate {
     /// The site.
     pub site: SiteName,
+    /// Its index in the snapshot.
+    pub site_index: usize,
     /// The shape.
     pub shape: Shape,
     /// How long a job will wait, and what that rests on.
@@ -28,16 +30,23 @@ pub struct Candidate {
     pub starts_in: Duration,
     /// The closed time that moved the start.
     pub moved_by: Option<Fact<Closed>>,
-    /// From its start until its replica can train.
-    pub startup: Fact<Duration>,
-    /// The speed of one of its accelerators.
-    pub rate: Fact<WindowsPerGpuS>,
-    /// Whether the speed was measured in this shape, or is the site's per accelerator.
-    pub rate_of: RateOf,
+    /// How fast a job starts up, trains and exchanges.
+    pub speed: Speed,
     /// The shape's walltime, or what is left of it until the allocation ends.
     pub walltime: Duration,
     /// GPU-seconds that the site's budget has left; `None` where nobody counts.
     pub spendable_gpu_s: Option<f64>,
+}
+
+/// How fast a job of a shape starts up, trains and exchanges.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Speed {
+    /// From a job's start until its replica can train.
+    pub startup: Fact<Duration>,
+    /// Of one of its accelerators.
+    pub rate: Fact<WindowsPerGpuS>,
+    /// Whether the rate was measured in this shape, or is the site's per accelerator.
+    pub rate_of: RateOf,
     /// What a round costs beyond training; the reason, where that is not known. The waterfill does
     /// not need it, the round simulator does.
     pub exchange: Result<ExchangeCost, Exclusion>,
@@ -74,10 +83,34 @@ impl ExchangeCost {
 }
 
 impl Candidate {
-    /// Windows per second of the whole job.
+    /// Windows per second of a whole job.
     #[must_use]
     pub fn windows_per_s(&self) -> f64 {
-        self.rate.value.0 * f64::from(self.shape.gpus())
+        self.speed.rate.value.0 * f64::from(self.shape.gpus())
+    }
+}
+
+impl Speed {
+    /// What is known of a shape.
+    ///
+    /// # Errors
+    /// What is not: rate or start-up.
+    pub(crate) fn of(
+        snapshot: &Snapshot,
+        site: &Site,
+        state: &ShapeState,
+    ) -> Result<Self, Exclusion> {
+        let (rate, rate_of) = match (&state.rate, &site.rate) {
+            (Some(rate), _) => (rate.clone(), RateOf::ThisShape),
+            (None, Some(rate)) => (rate.clone(), RateOf::AnyShape),
+            (None, None) => return Err(Exclusion::NoRate),
+        };
+        Ok(Self {
+            startup: site.startup.best().ok_or(Exclusion::NoStartup)?.clone(),
+            exchange: exchange(snapshot, site, rate.value, state.shape.gpus()),
+            rate,
+            rate_of,
+        })
     }
 
     /// How long one micro-batch of every rank takes: a step without accumulation.
@@ -107,6 +140,8 @@ pub struct Excluded {
 /// Why a shape cannot be used.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Exclusion {
+    /// The profile has no shape of this name (any more), so nothing is known of a job in it.
+    UnknownShape,
     /// Nobody has asked the batch system yet.
     NeverProbed,
     /// The newest answer is too old to plan with.
@@ -182,6 +217,7 @@ impl Exclusion {
     pub fn fix(&self, shape: &ShapeName) -> Option<String> {
         let of_shape = |line: String| Some(format!("[shapes.\"{shape}\"] {line}"));
         match self {
+            Self::UnknownShape => Some(format!("[shapes.\"{shape}\"]")),
             Self::NeverProbed => of_shape("probe = true".into()),
             Self::ProbeTooOld { max, .. } => {
                 let every = (max.as_secs() / 36).max(60);
@@ -212,6 +248,7 @@ impl Exclusion {
 impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::UnknownShape => f.write_str("the site's profile has no such shape"),
             Self::NeverProbed => f.write_str("never probed"),
             Self::ProbeTooOld { age, max } => {
                 let (age, max) = (Spell(*age), Spell(*max));
@@ -255,9 +292,9 @@ impl fmt::Display for Exclusion {
 #[must_use]
 pub fn candidates(snapshot: &Snapshot) -> (Vec<Candidate>, Vec<Excluded>) {
     let (mut fit, mut excluded) = (Vec::new(), Vec::new());
-    for site in &snapshot.sites {
+    for (index, site) in snapshot.sites.iter().enumerate() {
         for state in &site.shapes {
-            match candidate(snapshot, site, state) {
+            match candidate(snapshot, index, site, state) {
                 Ok(candidate) => fit.push(candidate),
                 Err(reason) => excluded.push(Excluded {
                     site: site.name.clone(),
@@ -270,45 +307,53 @@ pub fn candidates(snapshot: &Snapshot) -> (Vec<Candidate>, Vec<Excluded>) {
     (fit, excluded)
 }
 
-fn candidate(snapshot: &Snapshot, site: &Site, state: &ShapeState) -> Result<Candidate, Exclusion> {
+fn candidate(
+    snapshot: &Snapshot,
+    site_index: usize,
+    site: &Site,
+    state: &ShapeState,
+) -> Result<Candidate, Exclusion> {
     let (now, policy, shape) = (snapshot.now, &snapshot.policy, &state.shape);
     within_limits(site, shape)?;
-    let queue = site.partition(&shape.partition).cloned();
-    let raw = probed_wait(state, now, policy.probe_age_max)?;
-    let wait = wait(raw, &queue.unwrap_or_default(), policy);
-    let (rate, rate_of) = match (&state.rate, &site.rate) {
-        (Some(rate), _) => (rate.clone(), RateOf::ThisShape),
-        (None, Some(rate)) => (rate.clone(), RateOf::AnyShape),
-        (None, None) => return Err(Exclusion::NoRate),
-    };
-    let startup = site.startup.best().ok_or(Exclusion::NoStartup)?.clone();
+    let wait = shape_wait(snapshot, site, state)?;
+    let speed = Speed::of(snapshot, site, state)?;
+    let startup = speed.startup.value;
     let (starts_in, moved_by) = open_start(site, now, wait.at(policy.quantile), shape.walltime);
-    let walltime = before_the_end(site, now, starts_in, shape.walltime, startup.value)?;
-    if walltime <= startup.value {
-        let overhead = startup.value;
+    let walltime = before_the_end(site, now, starts_in, shape.walltime, startup)?;
+    if walltime <= startup {
+        let overhead = startup;
         return Err(Exclusion::TooShort { walltime, overhead });
     }
     let spendable_gpu_s = site.budget.as_ref().map(|b| b.spendable_gpu_s());
     if let Some(left) = spendable_gpu_s
-        && left <= startup.value.as_secs_f64() * f64::from(shape.gpus())
+        && left <= startup.as_secs_f64() * f64::from(shape.gpus())
     {
         let gpu_hours_left = left / 3600.0;
         return Err(Exclusion::BudgetSpent { gpu_hours_left });
     }
-    let exchange = exchange(snapshot, site, rate.value, shape.gpus());
     Ok(Candidate {
         site: site.name.clone(),
+        site_index,
         shape: shape.clone(),
         wait,
         starts_in,
         moved_by,
-        startup,
-        rate,
-        rate_of,
+        speed,
         walltime,
         spendable_gpu_s,
-        exchange,
     })
+}
+
+/// The wait behind a shape's probe.
+pub(crate) fn shape_wait(
+    snapshot: &Snapshot,
+    site: &Site,
+    state: &ShapeState,
+) -> Result<Wait, Exclusion> {
+    let policy = &snapshot.policy;
+    let raw = probed_wait(state, snapshot.now, policy.probe_age_max)?;
+    let queue = site.partition(&state.shape.partition).cloned();
+    Ok(wait(raw, &queue.unwrap_or_default(), policy))
 }
 
 fn within_limits(site: &Site, shape: &Shape) -> Result<(), Exclusion> {

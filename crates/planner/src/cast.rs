@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use hansa_base::Windows;
 
-use crate::candidate::{Candidate, Exclusion};
+use crate::candidate::{Candidate, Exclusion, Speed, shape_wait};
 use crate::chain::{FirstJob, Member, Then};
 use crate::rounds::World;
 use crate::run::Snapshot;
+use crate::site::{ChainPolicy, Job, JobState, Site};
 
 /// Why rounds cannot be simulated at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +26,8 @@ pub enum Unplannable {
 /// How a replica is to be run, beyond its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
+    /// Replicas, each in a job of its own.
+    pub replicas: u32,
     /// `A`.
     pub accumulation: u32,
     /// What follows a job; its wait is the shape's.
@@ -35,18 +38,6 @@ pub struct Terms {
     pub begins_in: Duration,
 }
 
-/// How a replica outlives its walltime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ChainPolicy {
-    /// It does not.
-    Single,
-    /// The successor is submitted when a job ends, and waits as long as the first.
-    AfterEnd,
-    /// The successor is submitted when a job starts, so that it waits while that one runs. It needs a
-    /// second place under the site's job limit.
-    Ahead,
-}
-
 impl World {
     /// What the snapshot says of the run, over this horizon.
     ///
@@ -54,7 +45,7 @@ impl World {
     /// When no round's merge was ever measured or stated.
     pub fn of(snapshot: &Snapshot, horizon: Duration) -> Result<Self, Unplannable> {
         let run = &snapshot.run;
-        let budget = |site: &crate::site::Site| site.budget.as_ref().map(|b| b.spendable_gpu_s());
+        let budget = |site: &Site| site.budget.as_ref().map(|b| b.spendable_gpu_s());
         Ok(Self {
             steps: run.phase.steps,
             target: run.target,
@@ -68,22 +59,24 @@ impl World {
 }
 
 impl Member {
-    /// One replica in this shape.
+    /// Replicas in this shape, all submitted now.
     ///
     /// # Errors
     /// The candidate's own, when its exchange is not known.
     pub fn of(snapshot: &Snapshot, candidate: &Candidate, terms: Terms) -> Result<Self, Exclusion> {
-        let exchange = candidate.exchange.as_ref().map_err(Clone::clone)?.total();
-        let (batch, gpus) = (snapshot.run.phase.batch, candidate.shape.gpus());
+        let speed = &candidate.speed;
+        let exchange = speed.exchange.as_ref().map_err(Clone::clone)?.total();
         let wait = candidate.wait.at(snapshot.policy.quantile);
-        let startup = candidate.startup.value;
+        let startup = speed.startup.value;
         let starts_in = candidate.starts_in.max(terms.begins_in);
-        let mut sites = snapshot.sites.iter();
+        let gpus = candidate.shape.gpus();
+        let batch = snapshot.run.phase.batch;
         Ok(Self {
-            site: sites.position(|s| s.name == candidate.site).unwrap_or(0),
+            site: candidate.site_index,
+            replicas: terms.replicas,
             gpus,
             micro_windows: Windows(batch.0.saturating_mul(gpus.into())),
-            micro_step: candidate.micro_step(batch),
+            micro_step: speed.micro_step(batch),
             accumulation: terms.accumulation,
             exchange,
             first: FirstJob {
@@ -100,6 +93,49 @@ impl Member {
                 ChainPolicy::Ahead => Then::Ahead { wait },
             },
             jobs_max: terms.jobs_max,
+        })
+    }
+
+    /// The replica of a job that the site has already. It runs as it was submitted, and nothing
+    /// follows it: what comes after is a new decision. A pending job is counted on to start when its
+    /// shape's wait, counted from its submission, is over.
+    ///
+    /// # Errors
+    /// What is not known of its shape.
+    pub fn of_job(snapshot: &Snapshot, site: usize, job: &Job) -> Result<Self, Exclusion> {
+        let place = snapshot.sites.get(site).ok_or(Exclusion::UnknownShape)?;
+        let state = place.shape(&job.shape).ok_or(Exclusion::UnknownShape)?;
+        let speed = Speed::of(snapshot, place, state)?;
+        let exchange = speed.exchange.as_ref().map_err(Clone::clone)?.total();
+        let (startup, walltime) = (speed.startup.value, state.shape.walltime);
+        let started = match job.state {
+            JobState::Running { started } => started,
+            JobState::Pending { submitted } => {
+                let wait = shape_wait(snapshot, place, state)?;
+                let start = submitted.after(wait.at(snapshot.policy.quantile));
+                start.max(snapshot.now)
+            }
+        };
+        let until = |after: Duration| started.after(after).since(snapshot.now);
+        let (batch, gpus) = (snapshot.run.phase.batch, state.shape.gpus());
+        Ok(Self {
+            site,
+            replicas: 1,
+            gpus,
+            micro_windows: Windows(batch.0.saturating_mul(gpus.into())),
+            micro_step: speed.micro_step(batch),
+            accumulation: snapshot.run.phase.accumulation,
+            exchange,
+            first: FirstJob {
+                starts_in: until(Duration::ZERO),
+                ready_in: until(startup),
+                ends_in: until(walltime),
+                paid: true,
+            },
+            walltime,
+            startup,
+            then: Then::Nothing,
+            jobs_max: 1,
         })
     }
 }

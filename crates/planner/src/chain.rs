@@ -1,4 +1,4 @@
-//! The jobs of one replica, one after the other, and what they cost.
+//! The jobs of replicas, one after the other, and what they cost.
 //!
 //! A walltime cap cuts a replica's life into jobs. Each waits in the queue, starts up, trains until
 //! its walltime is over or it is let go, and may be followed by the next; all jobs of a site are paid
@@ -10,20 +10,22 @@ use hansa_base::Windows;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// One replica that takes part in a run. Times are from the snapshot's now.
+/// Replicas that take part in a run and run alike, job by job. Times are from the snapshot's now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
     /// Index of its site, as in the snapshot.
     pub site: usize,
-    /// Accelerators of each of its jobs.
+    /// How many replicas, each in a job of its own.
+    pub replicas: u32,
+    /// Accelerators of one job.
     pub gpus: u32,
-    /// `B·W`: windows of one micro-batch over all ranks.
+    /// `B·W`: windows of one micro-batch over all ranks of one replica.
     pub micro_windows: Windows,
     /// How long that takes.
     pub micro_step: Duration,
     /// `A`: micro-batches of a step.
     pub accumulation: u32,
-    /// Its transfer and evaluation, per round.
+    /// Transfer and evaluation of one replica, per round.
     pub exchange: Duration,
     /// Its first job.
     pub first: FirstJob,
@@ -33,7 +35,7 @@ pub struct Member {
     pub startup: Duration,
     /// What follows a job.
     pub then: Then,
-    /// Jobs at most, the first included.
+    /// Jobs of one replica at most, the first included.
     pub jobs_max: u32,
 }
 
@@ -69,11 +71,18 @@ pub enum Then {
 }
 
 impl Member {
-    /// `B·W·A`: windows of one step.
+    /// `B·W·A`: windows of one step, over all replicas.
     #[must_use]
     pub fn step_windows(&self) -> u64 {
         let micro = self.micro_windows.0.max(1);
-        micro.saturating_mul(self.accumulation.max(1).into())
+        let replica = micro.saturating_mul(self.accumulation.max(1).into());
+        replica.saturating_mul(self.replicas.max(1).into())
+    }
+
+    /// Accelerators of all replicas.
+    #[must_use]
+    pub fn all_gpus(&self) -> f64 {
+        f64::from(self.gpus.max(1)) * f64::from(self.replicas.max(1))
     }
 
     /// How long a step takes.
@@ -93,11 +102,11 @@ impl Member {
 /// What became of a member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Jobs that started.
+    /// Jobs that started, over all replicas.
     pub jobs: u32,
     /// Rounds it contributed to.
     pub rounds: u64,
-    /// Windows it trained that were committed.
+    /// Windows that were trained and committed, over all replicas.
     pub windows: Windows,
     /// When it was ready for the first time; `None` if never before the end.
     pub ready_in: Option<Duration>,
@@ -203,7 +212,7 @@ impl<'a> Seats<'a> {
 
     fn submit(&mut self, i: usize, start: Duration, startup: Duration, walltime: Duration) {
         let member = self.seats[i].member;
-        let gpus = f64::from(member.gpus.max(1));
+        let gpus = member.all_gpus();
         let gpu_s = self.purses_gpu_s.get(member.site).copied().flatten();
         let mut walltime = walltime;
         if let Some(gpu_s) = gpu_s {
@@ -242,11 +251,11 @@ impl<'a> Seats<'a> {
         let purse = self.purses_gpu_s.get_mut(seat.member.site);
         if let Some(gpu_s) = purse.and_then(Option::as_mut) {
             let unused = run.end.saturating_sub(end.max(run.start));
-            *gpu_s += unused.as_secs_f64() * f64::from(seat.member.gpus.max(1));
+            *gpu_s += unused.as_secs_f64() * seat.member.all_gpus();
         }
         if run.start < end {
             let tally = &mut seat.tally;
-            tally.jobs += 1;
+            tally.jobs += seat.member.replicas.max(1);
             tally.billed += end.saturating_sub(run.start);
             tally.active += end.saturating_sub(run.ready);
             if run.ready <= end {

@@ -18,15 +18,15 @@ mod site;
 mod wait;
 mod waterfill;
 
-pub use candidate::{Candidate, ExchangeCost, Excluded, Exclusion, RateOf, candidates};
-pub use cast::{ChainPolicy, Terms, Unplannable};
+pub use candidate::{Candidate, ExchangeCost, Excluded, Exclusion, RateOf, Speed, candidates};
+pub use cast::{Terms, Unplannable};
 pub use chain::{FirstJob, Member, Tally, Then};
 pub use fact::{Cost, Fact, Source, WallMs};
 pub use rounds::{Ended, Outcome, Part, Stretch, World, simulate};
 pub use run::{Evaluation, Exchange, Invalid, Phase, Policy, Quantile, RunState, Snapshot};
 pub use site::{
-    Answer, Budget, Closed, Job, JobState, Limits, Partition, PartitionState, Shape, ShapeName,
-    ShapeState, Site, WaitPair, WindowsPerGpuS,
+    Answer, Budget, ChainPolicy, Closed, Job, JobState, Limits, Partition, PartitionState, Shape,
+    ShapeName, ShapeState, Site, WaitPair, WindowsPerGpuS,
 };
 pub use wait::{Basis, Wait, wait};
 pub use waterfill::{Lost, PassedOver, Request, Share, Waterfill, waterfill};

@@ -75,7 +75,7 @@ pub struct Outcome {
     pub ends_in: Duration,
     /// Windows committed.
     pub windows: Windows,
-    /// Of these, in rounds with one member.
+    /// Of these, in rounds of one replica.
     pub solo_windows: Windows,
     /// Its rounds, like ones together, in order.
     pub stretches: Vec<Stretch>,
@@ -108,7 +108,7 @@ impl Outcome {
 
     fn gpu_hours_of(&self, members: &[Member], time: impl Fn(&Tally) -> Duration) -> f64 {
         let each = members.iter().zip(&self.members);
-        let gpu_s = each.map(|(m, tally)| f64::from(m.gpus) * time(tally).as_secs_f64());
+        let gpu_s = each.map(|(m, tally)| m.all_gpus() * time(tally).as_secs_f64());
         gpu_s.sum::<f64>() / 3600.0
     }
 }
@@ -320,7 +320,8 @@ impl Walk<'_> {
                 .saturating_add(times(member.step(), part.steps.0));
             compute = compute.max(trained);
             exchanged = exchanged.max(trained.saturating_add(member.exchange));
-            series = series.saturating_add(member.exchange);
+            let each = member.exchange.saturating_mul(member.replicas.max(1));
+            series = series.saturating_add(each);
         }
         let exchanged = match self.world.exchange {
             Exchange::Series => compute.saturating_add(series),
@@ -369,7 +370,8 @@ impl Walk<'_> {
         }
         let windows = stretch.windows.0 * stretch.rounds;
         self.windows += windows;
-        if stretch.parts.len() == 1 {
+        let solo = |part: &Part| self.seats.seats[part.member].member.replicas <= 1;
+        if stretch.parts.len() == 1 && stretch.parts.iter().all(solo) {
             self.solo_windows += windows;
         }
         self.stretches.push(stretch);
@@ -412,6 +414,7 @@ mod tests {
             let wait = s(wait);
             Member {
                 site,
+                replicas: 1 + u32::from(then == 2),
                 gpus: 4,
                 micro_windows: Windows(windows),
                 micro_step: Duration::from_millis(step * 100),
@@ -488,7 +491,9 @@ mod tests {
             }
             if let Some(budget_gpu_s) = world.budgets_gpu_s[0] {
                 let here = |i: &usize| members[*i].site == 0;
-                let billed = (0..members.len()).filter(here).map(|i| outcome.members[i].billed * 4);
+                let billed = (0..members.len()).filter(here).map(|i| {
+                    outcome.members[i].billed * 4 * members[i].replicas
+                });
                 let billed_s = billed.sum::<Duration>().as_secs_f64();
                 prop_assert!(billed_s <= budget_gpu_s + 1e-6, "{billed_s} of {budget_gpu_s}");
             }

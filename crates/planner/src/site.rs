@@ -174,6 +174,18 @@ pub enum JobState {
     },
 }
 
+/// How a replica outlives its walltime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChainPolicy {
+    /// It does not.
+    Single,
+    /// The successor is submitted when a job ends, and waits as long as the first.
+    AfterEnd,
+    /// The successor is submitted when a job starts, so that it waits while that one runs. It needs a
+    /// second place under the site's job limit.
+    Ahead,
+}
+
 /// A facility.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
@@ -197,6 +209,8 @@ pub struct Site {
     pub budget: Option<Budget>,
     /// Maintenance and reservations.
     pub closed: Vec<Fact<Closed>>,
+    /// The most that the site's rules and our means allow in chaining jobs.
+    pub chain: Fact<ChainPolicy>,
     /// Our jobs that are there already.
     pub jobs: Vec<Job>,
 }

@@ -129,7 +129,7 @@ pub fn waterfill(snapshot: &Snapshot, request: Request) -> Waterfill {
     let mut used: Vec<Candidate> = Vec::new();
     let mut lanes: Vec<Lane> = Vec::new();
     for candidate in fit {
-        match lane(snapshot, &candidate, request, reserve, min) {
+        match lane(&candidate, request, reserve, min) {
             Ok(lane) => {
                 lanes.push(lane);
                 used.push(candidate);
@@ -178,13 +178,12 @@ pub fn waterfill(snapshot: &Snapshot, request: Request) -> Waterfill {
 
 /// What one job of the shape could do under walltime, reserve and budget.
 fn lane(
-    snapshot: &Snapshot,
     candidate: &Candidate,
     request: Request,
     reserve: Duration,
     min: u64,
 ) -> Result<Lane, Exclusion> {
-    let startup = candidate.startup.value;
+    let startup = candidate.speed.startup.value;
     let paid = match candidate.spendable_gpu_s {
         Some(gpu_s) => seconds(gpu_s / f64::from(candidate.shape.gpus())),
         None => Duration::MAX,
@@ -207,9 +206,8 @@ fn lane(
     if cap < min.max(1) {
         return Err(Exclusion::TooFewUnits { units: cap, min });
     }
-    let mut sites = snapshot.sites.iter();
     Ok(Lane {
-        site: sites.position(|s| s.name == candidate.site).unwrap_or(0),
+        site: candidate.site_index,
         ready_s: candidate.starts_in.saturating_add(startup).as_secs_f64(),
         unit_s,
         cap,
@@ -219,7 +217,7 @@ fn lane(
 fn share(candidate: &Candidate, lane: &Lane, units: u64, reserve: Duration) -> Share {
     #[allow(clippy::cast_precision_loss)] // At most the cap.
     let work_s = units as f64 * lane.unit_s;
-    let needed = candidate.startup.value.saturating_add(reserve);
+    let needed = candidate.speed.startup.value.saturating_add(reserve);
     let needed = needed.saturating_add(seconds(work_s));
     // In milliseconds: a nanosecond of rounding must not ask for a minute more than is paid for.
     let minutes = needed.as_millis().div_ceil(MINUTE.as_millis());

@@ -151,10 +151,10 @@ fn every_number_says_where_it_comes_from() {
     site.partitions.clear();
     let (fit, _) = candidates(&snapshot(vec![site]));
     assert_eq!(
-        (fit[0].rate.value.0, fit[0].rate_of),
+        (fit[0].speed.rate.value.0, fit[0].speed.rate_of),
         (20.0, RateOf::ThisShape)
     );
-    assert_eq!(fit[1].rate_of, RateOf::AnyShape);
+    assert_eq!(fit[1].speed.rate_of, RateOf::AnyShape);
     assert_eq!(fit[0].wait.basis, Basis::Undiscounted { pairs: 0 });
     let raw = &fit[0].wait.raw;
     assert_eq!(
@@ -163,7 +163,7 @@ fn every_number_says_where_it_comes_from() {
     );
     assert_eq!(raw.provenance(NOW), "probe by anna/acc1; 10 min old");
     assert_eq!(
-        fit[0].exchange,
+        fit[0].speed.exchange,
         Err(Exclusion::NoTransfer),
         "the waterfill needs none"
     );

@@ -13,6 +13,7 @@ use hansa_planner::{
 };
 
 const TERMS: Terms = Terms {
+    replicas: 1,
     accumulation: 1,
     chain: ChainPolicy::Single,
     jobs_max: 99,
@@ -117,6 +118,7 @@ fn a_merge_that_nobody_knows_is_not_made_up() {
 fn plain() -> Member {
     Member {
         site: 0,
+        replicas: 1,
         gpus: 4,
         micro_windows: Windows(1),
         micro_step: secs(1.0),
@@ -167,7 +169,7 @@ fn run(world: &World, members: &[Member]) -> Outcome {
     assert!(outcome.ends_in <= world.horizon);
     for (member, tally) in members.iter().zip(&outcome.members) {
         assert!(tally.computing <= tally.active && tally.active <= tally.billed);
-        assert!(tally.jobs <= member.jobs_max);
+        assert!(tally.jobs <= member.jobs_max.saturating_mul(member.replicas));
     }
     for pair in outcome.stretches.windows(2) {
         let closes = pair[0].opens_in + pair[0].period * u32::try_from(pair[0].rounds).unwrap();

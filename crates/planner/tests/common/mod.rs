@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hansa_base::{Steps, Windows};
 use hansa_planner::{
-    Answer, Cost, Evaluation, Exchange, Fact, Limits, Partition, PartitionState, Phase, Policy,
-    RunState, Shape, ShapeState, Site, Snapshot, Source, WallMs, WindowsPerGpuS,
+    Answer, ChainPolicy, Cost, Evaluation, Exchange, Fact, Limits, Partition, PartitionState,
+    Phase, Policy, RunState, Shape, ShapeState, Site, Snapshot, Source, WallMs, WindowsPerGpuS,
 };
 
 pub const NOW: WallMs = WallMs(1_764_000_000_000);
@@ -105,6 +105,7 @@ impl SiteOf {
             limits: Limits::default(),
             budget: None,
             closed: Vec::new(),
+            chain: stated(ChainPolicy::Ahead),
             jobs: Vec::new(),
         }
     }
