@@ -6,8 +6,8 @@
 use crate::ledger::WrongState;
 use crate::state::{Evaluation, Presence, Replica, RoundSummary, State, Tally};
 use crate::{
-    CloseRecord, Contribution, ContributionParts, Event, FreedCause, Lease, Ledger, Ownership,
-    Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
+    CloseRecord, Contribution, ContributionParts, Event, FreedCause, Lease, Ledger, LeftReason,
+    Ownership, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaKey, Steps, Windows,
@@ -53,13 +53,7 @@ impl State {
                 key,
                 incarnation,
                 reason,
-            } => {
-                let replica = self.incarnation_mut(*key, *incarnation)?;
-                in_order(replica.lease.is_none(), "a lease outlives its holder")?;
-                replica.presence = Presence::Left(*reason);
-                replica.plan = None;
-                Ok(())
-            }
+            } => self.left(*key, *incarnation, *reason),
             Event::Granted {
                 lease,
                 key,
@@ -90,21 +84,9 @@ impl State {
                 key,
                 generation,
                 times,
-            } => {
-                let round = self.rounds.get_mut(generation.0 as usize);
-                let round = round.ok_or_else(|| missing(format!("round {generation}")))?;
-                round.times.push((*key, *times));
-                Ok(())
-            }
-            Event::EvaluationAsked { generation, key } => {
-                self.replica_mut(*key)?;
-                self.evaluation_due(*generation)?.asked = Some(*key);
-                Ok(())
-            }
-            Event::EvaluationLost { generation } => {
-                self.evaluation_due(*generation)?.asked = None;
-                Ok(())
-            }
+            } => self.timed(*key, *generation, *times),
+            Event::EvaluationAsked { generation, key } => self.asked(*generation, Some(*key)),
+            Event::EvaluationLost { generation } => self.asked(*generation, None),
             Event::Evaluated {
                 generation,
                 loss_sum_nats,
@@ -112,10 +94,9 @@ impl State {
                 ..
             } => {
                 self.evaluation_due(*generation)?;
+                let result = (*generation, *loss_sum_nats, *tokens);
                 self.evaluations.due = None;
-                self.evaluations
-                    .done
-                    .push((*generation, *loss_sum_nats, *tokens));
+                self.evaluations.done.push(result);
                 Ok(())
             }
             Event::EpochStarted { epoch } => self.epoch_started(spec, *epoch),
@@ -133,6 +114,29 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    fn left(&mut self, key: ReplicaKey, incarnation: Incarnation, reason: LeftReason) -> Applied {
+        let replica = self.incarnation_mut(key, incarnation)?;
+        in_order(replica.lease.is_none(), "a lease outlives its holder")?;
+        replica.presence = Presence::Left(reason);
+        replica.plan = None;
+        Ok(())
+    }
+
+    fn timed(&mut self, key: ReplicaKey, generation: Generation, times: PhaseTimes) -> Applied {
+        let round = self.rounds.get_mut(generation.0 as usize);
+        let round = round.ok_or_else(|| missing(format!("round {generation}")))?;
+        round.times.push((key, times));
+        Ok(())
+    }
+
+    fn asked(&mut self, generation: Generation, whom: Option<ReplicaKey>) -> Applied {
+        if let Some(key) = whom {
+            self.replica_mut(key)?;
+        }
+        self.evaluation_due(generation)?.asked = whom;
+        Ok(())
     }
 
     fn registered(&mut self, event: &Event) -> Applied {
