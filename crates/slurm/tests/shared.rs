@@ -434,6 +434,47 @@ fn broken_accounting_of_other_sites_is_understood() {
 }
 
 #[test]
+fn accounting_and_queues_without_header_lines_are_understood() {
+    let Some(folder) = shared() else { return };
+    let fields: FieldList = "JobID,JobIDRaw,User,Account,State,Start,End,AveCPU,AveDiskRead,\
+        AveDiskWrite,AveRSS,AveVMSize,ElapsedRaw,ExitCode,Layout,MaxRSS,MaxVMSize,MinCPU,ReqCPUS,\
+        ReqMem,ReqNodes,Reservation,Submit,Suspended,SystemCPU,TimelimitRaw,UserCPU,NodeList,\
+        Partition,AllocTRES,Priority,JobName"
+        .parse()
+        .unwrap();
+    for (name, count) in [("sacct_output.txt", 301), ("src-sacct-output.txt", 96)] {
+        let bytes = fs::read(folder.join("slurm-fixtures/sonar-fox").join(name)).unwrap();
+        let got = Sacct::parse(&bytes, Some(&fields), &now());
+        assert_eq!(
+            (got.rows.len(), &got.skipped[..]),
+            (count, &[][..]),
+            "{name}"
+        );
+        for row in got.allocations() {
+            assert!(row.walltime.value().is_some(), "{name}: line {}", row.line);
+        }
+    }
+    let fields: FieldList =
+        "gres,mincpus,jobid,jobidraw,name,timelimit,minmemory,command,priority,\
+        state,user,cpus,nodes,timeleft,time,nodelist,dependency,feature,starttime,submittime,\
+        eligible,accrue,pending,comment,partition,account,qos,reason,tres,a,b,c,d,e,f"
+            .parse()
+            .unwrap();
+    let fields = fields.with_delimiter("|#").unwrap();
+    let path = folder.join("slurm-fixtures/gcm-meta/sample-squeue-output.txt");
+    let got = Squeue::parse(&fs::read(path).unwrap(), Some(&fields), &now());
+    assert_eq!((got.rows.len(), &got.skipped[..]), (5, &[][..]));
+    let waiting = got
+        .rows
+        .iter()
+        .filter(|row| row.state == Field::Value(JobState::Pending));
+    let reasons: Vec<_> = waiting
+        .map(|row| row.reason.value().unwrap().as_str())
+        .collect();
+    assert_eq!(reasons, ["DependencyNeverSatisfied", "JobArrayTaskLimit"]);
+}
+
+#[test]
 fn a_months_accounting_is_read_without_loss() {
     let Some(folder) = shared() else { return };
     let packed = fs::read(folder.join("data/traces/sacct-pozidriv.log.gz")).unwrap();

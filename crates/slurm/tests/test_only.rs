@@ -215,7 +215,6 @@ fn refused(text: &str, kind: RefusalKind, lasting: Lasting) {
 fn refusals_that_may_pass_are_told_from_those_that_do_not() {
     use Lasting::{Permanent, Provisional};
     use RefusalKind as Kind;
-    let policy = "allocation failure: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n";
     let cases = [
         (
             "Requested node configuration is not available",
@@ -275,6 +274,13 @@ fn refusals_that_may_pass_are_told_from_those_that_do_not() {
             lasting,
         );
     }
+}
+
+#[test]
+fn a_policy_is_known_by_the_name_of_its_limit() {
+    use Lasting::{Permanent, Provisional};
+    use RefusalKind as Kind;
+    let policy = "allocation failure: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n";
     refused(policy, Kind::Policy, Provisional);
     let limits = [
         ("QOSMaxWallDurationPerJobLimit", Kind::TimeLimit, Permanent),

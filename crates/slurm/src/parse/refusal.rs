@@ -218,8 +218,9 @@ fn limit_kind(text: &str) -> Option<Kind> {
     }
     let name = name.to_ascii_lowercase();
     let has = |part: &str| name.contains(part);
-    let minutes = has("minutes") || has("mins");
-    Some(if minutes && !has("runmin") {
+    // A group's minutes are what an allocation consists of; a job's are its size.
+    let total = has("grp") && !has("runmin") && !has("perjob");
+    Some(if total && (has("minutes") || has("mins") || has("wall")) {
         Kind::AllocationExhausted
     } else if has("wall") || has("timelimit") {
         Kind::TimeLimit
@@ -227,8 +228,12 @@ fn limit_kind(text: &str) -> Option<Kind> {
         Kind::SizeLimit
     } else if has("submitjob") || has("maxjobs") || has("grpjobs") || has("joblimit") {
         Kind::JobLimit
+    } else if has("partitiondown") || has("partitioninactive") {
+        Kind::PartitionUnavailable
     } else if has("partition") {
         Kind::Shape
+    } else if has("notallowed") {
+        Kind::Access
     } else if has("max") || has("min") || has("grp") || has("resourcelimit") {
         Kind::SizeLimit
     } else {
@@ -343,6 +348,14 @@ mod tests {
             ("AssocGrpCPUMinutesLimit", Some(Kind::AllocationExhausted)),
             ("AssocGrpBillingMinutes", Some(Kind::AllocationExhausted)),
             ("QOSGrpGRESMinutes", Some(Kind::AllocationExhausted)),
+            ("QOSGrpWallLimit", Some(Kind::AllocationExhausted)),
+            ("AssocGrpCPURunMinutesLimit", Some(Kind::SizeLimit)),
+            ("QOSMaxCpuMinutesPerJobLimit", Some(Kind::SizeLimit)),
+            ("AssocMaxGRESMinutesPerJob", Some(Kind::SizeLimit)),
+            ("AssociationJobLimit", Some(Kind::JobLimit)),
+            ("QOSNotAllowed", Some(Kind::Access)),
+            ("QOSUsageThreshold", None),
+            ("PartitionDown", Some(Kind::PartitionUnavailable)),
             ("PartitionTimeLimit", Some(Kind::TimeLimit)),
             ("PartitionNodeLimit", Some(Kind::Shape)),
             ("Verification: ***PASSED***", None),
