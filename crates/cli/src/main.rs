@@ -1,3 +1,67 @@
-//! The `hansa` command.
+//! The `hansa` command: one training run across many supercomputers.
+//!
+//! Each subcommand has a file; this one only dispatches. Data goes to stdout, prose and errors to
+//! stderr; the exit code is 0 only if what was asked for is done.
 
-fn main() {}
+mod corpus;
+mod credentials;
+mod demo;
+mod ledger;
+mod serve;
+mod status;
+mod token;
+mod train;
+mod ui;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// One language-model pre-training run across many supercomputers.
+#[derive(Parser)]
+#[command(name = "hansa", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train a small model at three sites on this machine, with failures, in a few minutes.
+    Demo(demo::Arguments),
+    /// Be the coordinator of one run.
+    Serve(serve::Arguments),
+    /// Train as one replica of a run.
+    Train(train::Arguments),
+    /// Say what a run is doing, and what it waits for.
+    Status(status::Arguments),
+    /// Prove what a run's journal claims, or show it.
+    #[command(subcommand)]
+    Ledger(ledger::Command),
+    /// Give sites access to a coordinator.
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Build, inspect and verify corpora.
+    #[command(subcommand)]
+    Corpus(corpus::Command),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    ui::start_log();
+    let done = match arguments.command {
+        Command::Demo(arguments) => train::block_on(demo::run(arguments)),
+        Command::Serve(arguments) => train::block_on(serve::run(arguments)),
+        Command::Train(arguments) => train::block_on(train::run(arguments)),
+        Command::Status(arguments) => train::block_on(status::run(arguments)),
+        Command::Ledger(command) => ledger::run(command),
+        Command::Token(command) => token::run(command),
+        Command::Corpus(command) => corpus::run(command),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            ui::print_error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `hansa demo`: a whole run on one machine, with deaths and returns. Nothing in it is special: it
+//! builds a corpus, starts `hansa serve` and three `hansa train`, and kills them now and then.
+
+mod children;
+mod prepare;
+mod report;
+mod screen;
+mod stage;
+mod story;
+mod text;
+
+pub use report::{ledger_table, plain_table, rounds_table};
+
+use anyhow::bail;
+use clap::Args;
+use prepare::Places;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// `hansa demo`.
+#[derive(Args)]
+pub struct Arguments {
+    /// Train on this text (JSON lines, json.gz or plain) instead of the demo's own.
+    #[arg(long, num_args = 1.., value_name = "FILE")]
+    text: Vec<PathBuf>,
+    /// Where the demo keeps everything; if a demo was stopped there, it goes on.
+    #[arg(long, default_value = "hansa-demo")]
+    dir: PathBuf,
+    /// Rounds to train.
+    #[arg(long, default_value_t = 16)]
+    rounds: u64,
+}
+
+/// How a demo ends.
+enum End {
+    /// The run is complete.
+    Complete,
+    /// Somebody wants it to stop.
+    Interrupted,
+}
+
+/// Plays the demo.
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let places = Places::new(&std::path::absolute(&arguments.dir)?);
+    if places.root().exists() && !places.root().join("logs").exists() {
+        bail!(
+            "{} exists and is no demo's folder: choose another one with --dir",
+            places.root().display()
+        );
+    }
+    let prepared = places.clone();
+    let (text, rounds) = (arguments.text, arguments.rounds);
+    tokio::task::spawn_blocking(move || prepare::prepare(&prepared, &text, rounds)).await??;
+    let mut stage = stage::Stage::open(places.clone())?;
+    let end = stage.play().await;
+    stage.clear();
+    match end? {
+        End::Complete => report_end(&places, start.elapsed()),
+        End::Interrupted => {
+            eprintln!(
+                "stopped; every process has ended. To go on: hansa demo --dir {}",
+                arguments.dir.display()
+            );
+            std::process::exit(130)
+        }
+    }
+}
+
+fn report_end(places: &Places, took: Duration) -> anyhow::Result<()> {
+    report::print(places, &story::Story::load(&places.story())?, took)
+}

@@ -1,0 +1,161 @@
+//! What a demo ends with: who trained what, how the rounds went, what was learnt, and the proof.
+
+use super::prepare::Places;
+use super::story::{LATE, Story};
+use crate::{ledger, ui};
+use anyhow::ensure;
+use comfy_table::{CellAlignment, Table, presets};
+use hansa_coordinator::{Replayed, replay_journal, verify_journal};
+use hansa_corpus::{Corpus, unigram_perplexity};
+use hansa_wire::status::{EvaluationStatus, ReplicaStatus, RoundStatus, TimesStatus};
+use std::time::Duration;
+
+/// Prints everything; fails if the journal does not prove what it claims.
+pub fn print(places: &Places, story: &Story, took: Duration) -> anyhow::Result<()> {
+    let replayed = replay_journal(&places.data())?;
+    let report = replayed.history();
+    println!(
+        "\nWho trained what, in windows of {} tokens:\n",
+        replayed.spec.digest.seq_len
+    );
+    println!("{}", ledger_table(&report.replicas));
+    println!("\nThe rounds, with the mean time of their members:\n");
+    println!("{}\n", rounds_table(&report.rounds));
+    lost_lease_lines(&replayed, story)
+        .iter()
+        .for_each(|line| println!("{line}"));
+    let unigram = unigram_perplexity(&Corpus::open(&places.corpus())?)?;
+    println!("{}", perplexity_line(&report.evaluations, unigram));
+    let proof = verify_journal(&places.data())?;
+    println!("ledger verify: {}", ledger::verdict(&proof));
+    println!(
+        "journal: {}",
+        places.data().join("journal.sqlite").display()
+    );
+    println!("model:   {}", places.data().join("export").display());
+    println!("took {} min {} s", took.as_secs() / 60, took.as_secs() % 60);
+    ensure!(proof.is_good(), "the journal does not prove what it claims");
+    Ok(())
+}
+
+/// Who has what the killed site had leased.
+fn lost_lease_lines(replayed: &Replayed, story: &Story) -> Vec<String> {
+    let mut lines = Vec::new();
+    for &(start, end) in story.lost_lease() {
+        for (span, ownership) in replayed.state.ledger.intervals() {
+            let (from, to) = (span.start.0.max(start), span.end.0.min(end));
+            if from < to {
+                let owner = ledger::owner(replayed, ownership);
+                lines.push(format!("positions {from}..{to}, lost by {LATE}: {owner}"));
+            }
+        }
+    }
+    lines
+}
+
+/// The ledger by site.
+pub fn ledger_table(replicas: &[ReplicaStatus]) -> Table {
+    let total: u64 = replicas.iter().map(|replica| replica.tally.committed).sum();
+    let header = [
+        "replica",
+        "granted",
+        "committed",
+        "reclaimed",
+        "inherited",
+        "share",
+        "processes",
+    ];
+    let mut table = plain_table(&header);
+    for replica in replicas {
+        let tally = &replica.tally;
+        let share = 100.0 * tally.committed as f64 / total.max(1) as f64;
+        table.add_row([
+            format!("{}/{}", replica.site, replica.replica),
+            ui::count(tally.granted),
+            ui::count(tally.committed),
+            ui::count(tally.reclaimed),
+            ui::count(tally.inherited),
+            format!("{share:.1} %"),
+            tally.incarnations.to_string(),
+        ]);
+    }
+    table
+}
+
+/// The rounds, with the time split of their members (mean over those who reported it).
+pub fn rounds_table(rounds: &[RoundStatus]) -> Table {
+    let header = [
+        "round",
+        "members",
+        "windows",
+        "train",
+        "wait",
+        "upload",
+        "merge",
+        "download",
+        "checkpoint",
+        "evaluate",
+        "closed because",
+    ];
+    let mut table = plain_table(&header);
+    for round in rounds {
+        let times = mean_times(round);
+        let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1e3);
+        let split =
+            |of: fn(&TimesStatus) -> u64| times.as_ref().map_or("–".into(), |t| seconds(of(t)));
+        table.add_row([
+            format!("{} → {}", round.base, round.base + 1),
+            round.members.len().to_string(),
+            ui::count(round.windows),
+            split(|t| t.train_ms),
+            split(|t| t.wait_ms),
+            split(|t| t.upload_ms),
+            seconds(round.merge_ms),
+            split(|t| t.download_ms),
+            split(|t| t.checkpoint_ms),
+            split(|t| t.evaluate_ms),
+            round.reason.clone(),
+        ]);
+    }
+    table
+}
+
+fn mean_times(round: &RoundStatus) -> Option<TimesStatus> {
+    let all: Vec<&TimesStatus> = round
+        .members
+        .iter()
+        .filter_map(|m| m.times.as_ref())
+        .collect();
+    let mean = |of: fn(&TimesStatus) -> u64| {
+        all.iter().map(|times| of(times)).sum::<u64>() / all.len().max(1) as u64
+    };
+    (!all.is_empty()).then(|| TimesStatus {
+        download_ms: mean(|t| t.download_ms),
+        evaluate_ms: mean(|t| t.evaluate_ms),
+        train_ms: mean(|t| t.train_ms),
+        checkpoint_ms: mean(|t| t.checkpoint_ms),
+        upload_ms: mean(|t| t.upload_ms),
+        wait_ms: mean(|t| t.wait_ms),
+    })
+}
+
+/// Held-out perplexity, first and last, beside the unigram's.
+pub fn perplexity_line(evaluations: &[EvaluationStatus], unigram: f64) -> String {
+    let (Some(first), Some(last)) = (evaluations.first(), evaluations.last()) else {
+        return "no generation was evaluated".to_owned();
+    };
+    format!(
+        "held-out perplexity: {:.1} at generation {}, {:.1} at generation {} (unigram: {unigram:.1})",
+        first.perplexity, first.generation, last.perplexity, last.generation,
+    )
+}
+
+/// A table without frames, numbers to the right.
+pub fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

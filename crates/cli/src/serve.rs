@@ -1,0 +1,115 @@
+//! `hansa serve`: the coordinator of one run.
+
+use crate::status::Listening;
+use crate::token::{self, OPERATOR_FILE};
+use crate::ui;
+use anyhow::Context as _;
+use clap::Args;
+use hansa_coordinator::{Coordinator, Listen, Options, Scope, Summary};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// `hansa serve`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The run's recipe.
+    recipe: PathBuf,
+    /// Where the coordinator keeps journal, models and tokens; made on the first start.
+    #[arg(long)]
+    data: PathBuf,
+    /// Address and port to listen on; port 0 takes a free one.
+    #[arg(long, default_value = "0.0.0.0:8443")]
+    listen: SocketAddr,
+    /// Plain HTTP instead of HTTPS; on a loopback address only.
+    #[arg(long)]
+    plain: bool,
+    /// Print what happens as JSON lines on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Serves until the run is over or a signal asks for the end.
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let options = Options::new(&arguments.recipe, &arguments.data);
+    let opened = tokio::task::spawn_blocking(move || Coordinator::open(options));
+    let coordinator = opened.await.context("open the run")??;
+    let (name, generation) = (coordinator.recipe().name.clone(), coordinator.generation());
+    let fingerprint = (!arguments.plain).then(|| coordinator.fingerprint().to_string());
+    let listen = match arguments.plain {
+        true => Listen::PlainLoopback(arguments.listen),
+        false => Listen::Tls(arguments.listen),
+    };
+    let service = coordinator.listen(listen).await?;
+    let scheme = if arguments.plain { "http" } else { "https" };
+    let url = format!("{scheme}://{}", service.address());
+    let listening = Listening { url, fingerprint };
+    listening.save(&arguments.data)?;
+    let operator = arguments.data.join(OPERATOR_FILE);
+    if !operator.exists() {
+        token::issue(&arguments.data, &Scope::Operator, &operator)?;
+    }
+    announce(&arguments, &listening, &name, generation.0);
+    let summary = service.run(asked_to_stop()).await?;
+    tell_end(&arguments, &summary);
+    Ok(())
+}
+
+fn announce(arguments: &Arguments, listening: &Listening, name: &str, generation: u64) {
+    let Listening { url, fingerprint } = listening;
+    if arguments.json {
+        let event = serde_json::json!({
+            "event": "listening",
+            "url": url,
+            "fingerprint": fingerprint,
+            "run": name,
+            "generation": generation,
+        });
+        println!("{event}");
+        return;
+    }
+    println!("run {name:?} is at generation {generation}; listening on {url}");
+    if let Some(fingerprint) = fingerprint {
+        println!("fingerprint {fingerprint}");
+    }
+    let data = arguments.data.display();
+    eprintln!("access for a site: hansa token add SITE --data {data}");
+    eprintln!("what goes on:      hansa status --data {data}");
+}
+
+fn tell_end(arguments: &Arguments, summary: &Summary) {
+    let export = summary.export.as_deref().map(Path::display);
+    if arguments.json {
+        let event = serde_json::json!({
+            "event": "ended",
+            "run_over": summary.run_over,
+            "generation": summary.status.generation.number,
+            "export": export.map(|path| path.to_string()),
+        });
+        println!("{event}");
+    } else if summary.run_over {
+        let generation = summary.status.generation.number;
+        let committed = summary.status.ledger.committed + summary.status.ledger.committed_before;
+        let windows = ui::count(committed);
+        println!("the run is over at generation {generation}, {windows} windows committed");
+        if let Some(export) = export {
+            println!("model: {export}");
+        }
+    } else {
+        eprintln!("stopped; the same command goes on with the run");
+    }
+}
+
+/// SIGTERM or Ctrl-C.
+async fn asked_to_stop() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => signal.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = terminated => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

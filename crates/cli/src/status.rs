@@ -1,0 +1,188 @@
+//! `hansa status`: what a run is doing, and what it waits for.
+
+use crate::credentials::{CoordinatorArguments, Credentials};
+use crate::demo::{ledger_table, plain_table, rounds_table};
+use crate::token::OPERATOR_FILE;
+use crate::ui;
+use anyhow::{Context as _, bail};
+use clap::Args;
+use hansa_transfer::{Client, Endpoint};
+use hansa_wire::http::{Client as Caller, path};
+use hansa_wire::status::{ReplicaStatus, Status};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LISTENING_FILE: &str = "listening.json";
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Rounds shown to people; `--json` has all that the coordinator tells.
+const ROUNDS_SHOWN: usize = 8;
+
+/// `hansa status`.
+#[derive(Args)]
+pub struct Arguments {
+    /// The coordinator's data directory, on its own machine.
+    #[arg(long, conflicts_with_all = ["coordinator", "token_file", "fingerprint"])]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    remote: Option<CoordinatorArguments>,
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where a coordinator listens: its first event, and a file in its data directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listening {
+    /// `https://…` or, on loopback, `http://…`.
+    pub url: String,
+    /// Of its certificate; absent for plain HTTP.
+    pub fingerprint: Option<String>,
+}
+
+impl Listening {
+    /// From a line of `hansa serve --json`.
+    pub fn from_event(event: &serde_json::Value) -> Option<Self> {
+        let listening = event["event"] == "listening";
+        listening
+            .then(|| serde_json::from_value(event.clone()).ok())
+            .flatten()
+    }
+
+    /// Address and port, to listen there again.
+    pub fn address(&self) -> String {
+        self.url.rsplit('/').next().unwrap_or_default().to_owned()
+    }
+
+    /// Notes it in the data directory.
+    pub fn save(&self, data: &Path) -> anyhow::Result<()> {
+        let file = data.join(LISTENING_FILE);
+        let text = serde_json::to_vec(self).context("write JSON")?;
+        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+    }
+
+    /// As noted in a data directory.
+    pub fn load(data: &Path) -> anyhow::Result<Self> {
+        let file = data.join(LISTENING_FILE);
+        let text = std::fs::read(&file).with_context(|| {
+            format!(
+                "read {}: has `hansa serve` been started with this --data?",
+                file.display()
+            )
+        })?;
+        serde_json::from_slice(&text).with_context(|| format!("understand {}", file.display()))
+    }
+}
+
+/// Prints a run's status.
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let endpoint = match (&arguments.data, &arguments.remote) {
+        (Some(data), _) => operator_endpoint(&Listening::load(data)?, data)?,
+        (None, Some(remote)) => remote.endpoint()?,
+        (None, None) => bail!(
+            "which coordinator? Give --data DIR on its own machine, or --coordinator URL with \
+             --token-file FILE"
+        ),
+    };
+    let status = ask(&endpoint).await?;
+    if arguments.json {
+        return ui::print_json(&status);
+    }
+    print(&status);
+    Ok(())
+}
+
+/// The status of the run in a data directory, from the coordinator that serves it.
+pub async fn fetch(listening: &Listening, data: &Path) -> anyhow::Result<Status> {
+    ask(&operator_endpoint(listening, data)?).await
+}
+
+fn operator_endpoint(listening: &Listening, data: &Path) -> anyhow::Result<Endpoint> {
+    let credentials = Credentials::read(&data.join(OPERATOR_FILE))?;
+    credentials.endpoint(&listening.url, listening.fingerprint.as_deref())
+}
+
+async fn ask(endpoint: &Endpoint) -> anyhow::Result<Status> {
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let caller = Caller {
+        name: "hansa".to_owned(),
+        version,
+    };
+    let client = Client::with_headers(endpoint, &caller.headers())?;
+    Ok(client.get_json(path::STATUS, ANSWER_WITHIN).await?)
+}
+
+fn print(status: &Status) {
+    let generation = &status.generation;
+    let ledger = &status.ledger;
+    println!(
+        "run         {} ({})",
+        status.run,
+        &status.run_id[..status.run_id.len().min(8)]
+    );
+    println!(
+        "generation  {}, inner step {}, {} tokens, {:.1} % of the run",
+        generation.number,
+        ui::count(generation.inner_step),
+        ui::count(generation.tokens),
+        100.0 * generation.progress,
+    );
+    println!(
+        "epoch {}     {} windows: {} free, {} leased, {} staged, {} committed, {} quarantined",
+        status.epoch,
+        ui::count(ledger.windows),
+        ui::count(ledger.free),
+        ui::count(ledger.leased),
+        ui::count(ledger.staged),
+        ui::count(ledger.committed),
+        ui::count(ledger.quarantined),
+    );
+    if let Some(at) = status.evaluations.last() {
+        println!(
+            "held out    perplexity {:.2} at generation {}",
+            at.perplexity, at.generation
+        );
+    }
+    println!("waits for   {}", status.waiting.text);
+    if let Some(ending) = &status.ending {
+        println!("ending      {ending}");
+    }
+    println!("\n{}", members_table(&status.replicas));
+    println!("\n{}", ledger_table(&status.replicas));
+    let skipped = status.rounds.len().saturating_sub(ROUNDS_SHOWN);
+    if !status.rounds.is_empty() {
+        println!("\n{}", rounds_table(&status.rounds[skipped..]));
+    }
+}
+
+fn members_table(replicas: &[ReplicaStatus]) -> comfy_table::Table {
+    let header = [
+        "replica", "state", "windows", "loss", "tokens/s", "heard of",
+    ];
+    let mut table = plain_table(&header);
+    for replica in replicas {
+        let state = match (&replica.activity, &replica.left) {
+            (_, Some(reason)) => format!("left: {reason}"),
+            (Some(activity), None) => activity.clone(),
+            (None, None) => "live".to_owned(),
+        };
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+        table.add_row([
+            format!("{}/{}", replica.site, replica.replica),
+            state,
+            or_dash(
+                replica
+                    .phase_windows
+                    .map(|all| format!("{}/{all}", replica.counter)),
+            ),
+            or_dash(replica.loss.map(|loss| format!("{loss:.3}"))),
+            or_dash(replica.tokens_per_s.map(|speed| ui::count(speed as u64))),
+            or_dash(
+                replica
+                    .heard_ms_ago
+                    .map(|ms| format!("{:.1} s ago", ms as f64 / 1e3)),
+            ),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,227 @@
+//! `hansa train`: one replica with the embedded trainer.
+
+use crate::credentials::CoordinatorArguments;
+use crate::ui;
+use anyhow::Context as _;
+use clap::Args;
+use hansa_base::{ReplicaId, ReplicaName, SiteName};
+use hansa_session::{EventSink, Options, Session, SessionEvent};
+use indicatif::ProgressBar;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `hansa train`.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    coordinator: CoordinatorArguments,
+    /// The facility's name.
+    #[arg(long)]
+    site: SiteName,
+    /// This replica's name at its site.
+    #[arg(long)]
+    replica: ReplicaName,
+    /// The corpus directory at this site.
+    #[arg(long)]
+    corpus: PathBuf,
+    /// Where this replica keeps checkpoints and its place in the run; the next job of the same
+    /// replica must find it there [default: hansa-state/SITE-REPLICA].
+    #[arg(long)]
+    state: Option<PathBuf>,
+    /// Threads of the trainer [default: all cores].
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Train at most this many windows per second: to play a slower site on one machine.
+    #[arg(long, hide_short_help = true)]
+    pace: Option<f64>,
+    /// If another process trains under this name, wait until it is gone.
+    #[arg(long)]
+    wait_if_busy: bool,
+    /// Print what happens as JSON lines on stdout instead of a progress bar.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Trains until the run is over or a signal asks for a goodbye.
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let endpoint = arguments.coordinator.endpoint()?;
+    let state = arguments.state.unwrap_or_else(|| {
+        PathBuf::from("hansa-state").join(format!("{}-{}", arguments.site, arguments.replica))
+    });
+    let replica = ReplicaId {
+        site: arguments.site,
+        replica: arguments.replica,
+    };
+    let mut options = Options::new(endpoint, replica, arguments.corpus, state);
+    options.threads = arguments.threads;
+    options.pace = arguments.pace;
+    options.wait_if_busy = arguments.wait_if_busy;
+    options.events = if arguments.json {
+        json_lines()
+    } else {
+        progress_bar()
+    };
+    let outcome = Session::new(options).run().await?;
+    if !arguments.json {
+        eprintln!("{outcome}");
+    }
+    Ok(())
+}
+
+fn json_lines() -> EventSink {
+    Arc::new(|event| {
+        if let Ok(line) = serde_json::to_string(event) {
+            println!("{line}");
+        }
+    })
+}
+
+/// A bar for what is going on, and a line for what is worth keeping.
+fn progress_bar() -> EventSink {
+    let bar = ProgressBar::new(0);
+    bar.set_style(ui::bar_style("{prefix:<12} {bar:32} {msg}"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let plain = bar.is_hidden();
+    Arc::new(move |event| draw(&bar, plain, event))
+}
+
+fn draw(bar: &ProgressBar, plain: bool, event: &SessionEvent) {
+    let show = |prefix: &'static str, done: u64, total: u64, message: String| {
+        bar.set_prefix(prefix);
+        bar.set_length(total.max(1));
+        bar.set_position(done);
+        bar.set_message(message);
+    };
+    match event {
+        SessionEvent::Step {
+            generation,
+            step,
+            steps,
+            loss,
+            tokens_per_s,
+            ..
+        } => {
+            let speed = ui::count(*tokens_per_s as u64);
+            let rest = format!("step {step}/{steps} · loss {loss:.4} · {speed} tokens/s");
+            show(
+                "training",
+                *step,
+                *steps,
+                format!("generation {generation} · {rest}"),
+            );
+        }
+        SessionEvent::Downloading {
+            done_bytes,
+            total_bytes,
+        } => {
+            show(
+                "downloading",
+                *done_bytes,
+                *total_bytes,
+                ui::bytes(*total_bytes),
+            );
+        }
+        SessionEvent::Uploading {
+            done_bytes,
+            total_bytes,
+        } => {
+            show(
+                "uploading",
+                *done_bytes,
+                *total_bytes,
+                ui::bytes(*total_bytes),
+            );
+        }
+        SessionEvent::Evaluating {
+            generation,
+            done_windows,
+            total_windows,
+        } => {
+            let message = format!("generation {generation} on held-out windows");
+            show("evaluating", *done_windows, *total_windows, message);
+        }
+        SessionEvent::CheckingCorpus {
+            done_bytes,
+            total_bytes,
+        } => {
+            show(
+                "checking",
+                *done_bytes,
+                *total_bytes,
+                "the corpus against its manifest".into(),
+            );
+        }
+        SessionEvent::Waiting { reason } => show("waiting", 0, 0, reason.clone()),
+        other => {
+            let Some(line) = line_of(other) else { return };
+            if plain {
+                eprintln!("{line}")
+            } else {
+                bar.println(line)
+            }
+        }
+    }
+}
+
+/// What is worth a line of its own.
+fn line_of(event: &SessionEvent) -> Option<String> {
+    Some(match event {
+        SessionEvent::Registered {
+            incarnation,
+            generation,
+            inherited_windows: 0,
+        } => {
+            format!("joined as incarnation {incarnation}; the run is at generation {generation}")
+        }
+        SessionEvent::Registered {
+            incarnation,
+            inherited_windows,
+            ..
+        } => format!(
+            "joined as incarnation {incarnation}, going on with {inherited_windows} leased windows"
+        ),
+        SessionEvent::Resumed { step, .. } => format!("resumed in mid-phase after step {step}"),
+        SessionEvent::Contributed {
+            generation,
+            windows,
+            steps,
+            ..
+        } => {
+            format!(
+                "contributed {windows} windows, {steps} steps, to generation {}",
+                generation + 1
+            )
+        }
+        SessionEvent::ContributionRefused { reason } => format!("contribution refused: {reason}"),
+        SessionEvent::WorkDropped { windows, reason } => {
+            format!("{windows} trained windows are void: {reason}")
+        }
+        SessionEvent::Evaluated {
+            generation,
+            perplexity,
+            ..
+        } => {
+            format!("generation {generation}: held-out perplexity {perplexity:.2}")
+        }
+        SessionEvent::CoordinatorAway { for_s, reason } => {
+            format!("the coordinator has been away for {for_s:.0} s: {reason}")
+        }
+        SessionEvent::CoordinatorBack { after_s } => {
+            format!("the coordinator answers again after {after_s:.0} s")
+        }
+        SessionEvent::Leaving { steps } => {
+            format!("leaving: the {steps} steps of this phase are contributed first")
+        }
+        _ => return None,
+    })
+}
+
+/// A runtime for a command that talks to the network.
+pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .worker_threads(2)
+        .build();
+    runtime.context("start the runtime")?.block_on(work)
+}
