@@ -52,14 +52,16 @@ impl Submitted {
                 None => skipped.push(line.skipped(Why::Noise)),
             }
         }
-        let (found, used) = match refusal::find(&err) {
-            Some(found) => (Some(found.refusal), found.used),
-            None => (refusal::find(&out).map(|found| found.refusal), Vec::new()),
-        };
-        let reply = reply(&accepted, found, &mut skipped);
-        let noise = err.iter().enumerate();
-        let noise = noise.filter(|(index, line)| !line.is_blank() && !used.contains(index));
-        skipped.extend(noise.map(|(_, line)| line.skipped(Why::Noise)));
+        let found = refusal::find(&err);
+        let mut used = vec![false; err.len()];
+        for &index in found.iter().flat_map(|found| &found.used) {
+            used[index] = true;
+        }
+        let error = found.or_else(|| refusal::find(&out));
+        let reply = reply(&accepted, error.map(|found| found.refusal), &mut skipped);
+        let noise = err.iter().zip(used);
+        let noise = noise.filter(|(line, used)| !used && !line.is_blank());
+        skipped.extend(noise.map(|(line, _)| line.skipped(Why::Noise)));
         Self { reply, skipped }
     }
 }
