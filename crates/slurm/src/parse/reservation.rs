@@ -4,7 +4,7 @@ use super::field::Field;
 use super::hostlist::NodeList;
 use super::records::{self, Record};
 use super::text::{self, Skipped};
-use super::time::{Now, UnixTime, read_time};
+use super::time::{Now, UnixTime, read_point};
 use super::tres::{Nodes, Tres};
 
 /// What `scontrol show reservation` printed.
@@ -71,7 +71,7 @@ impl Reservation {
 
     fn read(record: &Record, now: &Now, skipped: &mut Vec<Skipped>) -> Option<Self> {
         let name = record.text("ReservationName")?.to_owned();
-        let time = |text: &str| read_time(text, now).map(|(at, _)| at);
+        let time = |text: &str| read_point(text, now);
         let word = |text: &str| Some(text.to_owned());
         Some(Self {
             line: record.line,

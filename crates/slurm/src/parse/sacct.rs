@@ -6,7 +6,7 @@ use super::job::{ExitCode, JobRef};
 use super::state::JobState;
 use super::table::{Cells, Column, Dialect, FieldList, Kind, Table};
 use super::text::{self, Skipped, digits};
-use super::time::{Elapsed, Now, UnixTime, Walltime, read_duration, read_time};
+use super::time::{Elapsed, Now, UnixTime, Walltime, read_duration, read_point};
 use super::tres::{Cpus, Nodes, Tres};
 
 /// What `sacct` printed.
@@ -145,7 +145,7 @@ impl Sacct {
 
 impl SacctRow {
     fn read(line: usize, mut cells: Cells<'_>, now: &Now) -> Self {
-        let time = |text: &str| read_time(text, now).map(|(at, _)| at);
+        let time = |text: &str| read_point(text, now);
         let duration = |text: &str| read_duration(text).map(Elapsed);
         let name = |text: &str| Some(text.to_owned());
         let minutes = |text: &str| {

@@ -6,7 +6,7 @@ use super::job::JobRef;
 use super::state::JobState;
 use super::table::{Cells, Column, Dialect, FieldList, Kind, Table};
 use super::text::{self, Skipped};
-use super::time::{Elapsed, Now, UnixTime, Walltime, read_duration, read_time};
+use super::time::{Elapsed, Now, UnixTime, Walltime, read_duration, read_point};
 use super::tres::{Cpus, Nodes};
 
 /// What Hansa asks `squeue -h -o` for; texts that may hold anything come last.
@@ -121,7 +121,7 @@ impl Squeue {
 
 impl SqueueRow {
     fn read(line: usize, mut cells: Cells<'_>, now: &Now) -> Self {
-        let time = |text: &str| read_time(text, now).map(|(at, _)| at);
+        let time = |text: &str| read_point(text, now);
         let limit = |text: &str| Limit::read(text, |text| read_duration(text).map(Walltime));
         let name = |text: &str| Some(text.to_owned());
         Self {

@@ -19,7 +19,7 @@ use super::hostlist::NodeList;
 use super::job::{ExitCode, JobRef};
 use super::state::JobState;
 use super::text::{Line, Skipped, Why, digits, is_command_error};
-use super::time::{Now, read_duration, read_time};
+use super::time::{Now, read_duration, read_point};
 use super::tres::Tres;
 
 /// A row may be broken over this many lines.
@@ -148,7 +148,7 @@ impl Kind {
         let number = |text: &str| digits::<u64>(text);
         let odd = match self {
             Self::Job | Self::State => !self.fits(cell),
-            Self::Time => is_odd(cell, |text| read_time(text, now)),
+            Self::Time => is_odd(cell, |text| read_point(text, now)),
             Self::Duration => is_odd(cell, read_duration),
             Self::Minutes | Self::Seconds => is_odd(cell, |text| Limit::read(text, number)),
             Self::Limit => is_odd(cell, |text| Limit::read(text, read_duration)),

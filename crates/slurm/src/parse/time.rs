@@ -174,6 +174,12 @@ pub(super) fn read_time(text: &str, now: &Now) -> Option<(UnixTime, Precision)> 
     }
 }
 
+/// Reads a time that is known at least to the minute: a day alone is no point in time.
+pub(super) fn read_point(text: &str, now: &Now) -> Option<UnixTime> {
+    let (at, precision) = read_time(text, now)?;
+    (precision != Precision::Day).then_some(at)
+}
+
 fn read_word(word: &str, now: &Now) -> Option<(UnixTime, Precision)> {
     let second = |at| Some((at, Precision::Second));
     if let Some(epoch) = digits::<i64>(word) {

@@ -58,6 +58,12 @@ fn relative_times_are_read_from_the_present_day() {
 }
 
 #[test]
+fn a_day_alone_is_no_point_in_time() {
+    assert_eq!(read_point("3 Jan 2028", &helsinki()), None);
+    assert!(read_point("Tomorr 03:33", &helsinki()).is_some());
+}
+
+#[test]
 fn what_is_no_time_stays_text() {
     let bad = [
         "",
