@@ -5,7 +5,7 @@
 //! and only if there is one.
 
 use super::job::JobId;
-use super::refusal::{self, Refusal, RefusalKind};
+use super::refusal::{self, Found, Refusal, RefusalKind};
 use super::text::{self, Line, Skipped, Why};
 
 /// What `sbatch` said.
@@ -58,7 +58,7 @@ impl Submitted {
             used[index] = true;
         }
         let error = found.or_else(|| refusal::find(&out));
-        let reply = reply(&accepted, error.map(|found| found.refusal), &mut skipped);
+        let reply = reply(&accepted, error, &mut skipped);
         let noise = err.iter().zip(used);
         let noise = noise.filter(|(line, used)| !used && !line.is_blank());
         skipped.extend(noise.map(|(line, _)| line.skipped(Why::Noise)));
@@ -70,9 +70,11 @@ type Accepted<'a> = (&'a Line, JobId, Option<String>);
 
 fn reply(
     accepted: &[Accepted<'_>],
-    error: Option<Refusal>,
+    error: Option<Found>,
     skipped: &mut Vec<Skipped>,
 ) -> SubmittedReply {
+    let certain = error.as_ref().is_some_and(is_certain);
+    let error = error.map(|found| found.refusal);
     if let Some((_, job, cluster)) = accepted.first() {
         if accepted.iter().all(|(_, other, _)| other == job) {
             let (job, cluster) = (*job, cluster.clone());
@@ -84,14 +86,20 @@ fn reply(
     }
     let cut = skipped.iter().any(|piece| piece.why == Why::Cut);
     match error {
-        Some(refusal) if !cut && is_certain(refusal.kind) => SubmittedReply::Refused(refusal),
+        Some(refusal) if !cut && certain => SubmittedReply::Refused(refusal),
         error => SubmittedReply::Unclear { error },
     }
 }
 
-/// Whether an error of this kind means that nothing was submitted.
-fn is_certain(kind: RefusalKind) -> bool {
-    !matches!(kind, RefusalKind::Controller | RefusalKind::Other)
+/// Whether the error means that nothing was submitted: the controller said so, or it was not even
+/// asked. Errors of plugins alone say nothing: they may surround a success.
+fn is_certain(found: &Found) -> bool {
+    use RefusalKind as Kind;
+    match found.refusal.kind {
+        Kind::BadRequest | Kind::Configuration | Kind::UnknownCluster => true,
+        Kind::Controller | Kind::Other => false,
+        _ => found.outright,
+    }
 }
 
 /// `60`, `60;lumi`, `Submitted batch job 60`, `Submitted batch job 60 on cluster lumi`.
