@@ -8,7 +8,7 @@ use hansa_base::Windows;
 
 use crate::candidate::{Candidate, Exclusion, Speed, shape_wait};
 use crate::chain::{FirstJob, Member, Then};
-use crate::rounds::World;
+use crate::rounds::{Balance, World};
 use crate::run::Snapshot;
 use crate::site::{ChainPolicy, Job, JobState, Site};
 
@@ -28,8 +28,6 @@ pub enum Unplannable {
 pub struct Terms {
     /// Replicas, each in a job of its own.
     pub replicas: u32,
-    /// `A`.
-    pub accumulation: u32,
     /// What follows a job; its wait is the shape's.
     pub chain: ChainPolicy,
     /// Jobs at most.
@@ -39,7 +37,7 @@ pub struct Terms {
 }
 
 impl World {
-    /// What the snapshot says of the run, over this horizon.
+    /// What the snapshot says of the run, over this horizon, with the recipe's accumulation.
     ///
     /// # Errors
     /// When no round's merge was ever measured or stated.
@@ -52,6 +50,8 @@ impl World {
             corpus: run.corpus,
             merge: run.merge.best().ok_or(Unplannable::NoMerge)?.value,
             exchange: snapshot.policy.exchange,
+            balance: Balance::Off,
+            accumulation_max: run.phase.accumulation,
             horizon,
             budgets_gpu_s: snapshot.sites.iter().map(budget).collect(),
         })
@@ -77,7 +77,7 @@ impl Member {
             gpus,
             micro_windows: Windows(batch.0.saturating_mul(gpus.into())),
             micro_step: speed.micro_step(batch),
-            accumulation: terms.accumulation,
+            accumulation: snapshot.run.phase.accumulation,
             exchange,
             first: FirstJob {
                 starts_in,

@@ -23,7 +23,7 @@ pub struct Member {
     pub micro_windows: Windows,
     /// How long that takes.
     pub micro_step: Duration,
-    /// `A`: micro-batches of a step.
+    /// `A`: micro-batches of a step, where balancing does not ask for more.
     pub accumulation: u32,
     /// Transfer and evaluation of one replica, per round.
     pub exchange: Duration,
@@ -71,11 +71,11 @@ pub enum Then {
 }
 
 impl Member {
-    /// `B·W·A`: windows of one step, over all replicas.
+    /// `B·W·A`: windows of one step of `accumulation` micro-batches, over all replicas.
     #[must_use]
-    pub fn step_windows(&self) -> u64 {
+    pub fn step_windows(&self, accumulation: u32) -> u64 {
         let micro = self.micro_windows.0.max(1);
-        let replica = micro.saturating_mul(self.accumulation.max(1).into());
+        let replica = micro.saturating_mul(accumulation.max(1).into());
         replica.saturating_mul(self.replicas.max(1).into())
     }
 
@@ -85,17 +85,17 @@ impl Member {
         f64::from(self.gpus.max(1)) * f64::from(self.replicas.max(1))
     }
 
-    /// How long a step takes.
+    /// How long a step of `accumulation` micro-batches takes.
     #[must_use]
-    pub fn step(&self) -> Duration {
-        let step = self.micro_step.saturating_mul(self.accumulation.max(1));
+    pub fn step(&self, accumulation: u32) -> Duration {
+        let step = self.micro_step.saturating_mul(accumulation.max(1));
         step.max(Duration::from_nanos(1))
     }
 
     /// Windows per second while it trains.
     #[allow(clippy::cast_precision_loss)] // Windows are far below 2^53.
     pub(crate) fn windows_per_s(&self) -> f64 {
-        self.step_windows() as f64 / self.step().as_secs_f64()
+        self.step_windows(1) as f64 / self.step(1).as_secs_f64()
     }
 }
 
@@ -234,8 +234,9 @@ impl<'a> Seats<'a> {
     /// a single step: others like it would follow for ever.
     fn sit(&mut self, i: usize, run: Run) -> bool {
         let seat = &mut self.seats[i];
-        let worth = steps_until(seat.member, run.ready, run.end) > 0;
-        if !worth || seat.made >= seat.member.jobs_max {
+        let member = seat.member;
+        let worth = steps_until(member, member.accumulation, run.ready, run.end) > 0;
+        if !worth || seat.made >= member.jobs_max {
             return false;
         }
         seat.made += 1;
@@ -275,9 +276,14 @@ fn run(start: Duration, startup: Duration, walltime: Duration) -> Run {
 }
 
 /// Whole steps between `from` and `end`, the exchange after them included.
-pub(crate) fn steps_until(member: &Member, from: Duration, end: Duration) -> u64 {
+pub(crate) fn steps_until(
+    member: &Member,
+    accumulation: u32,
+    from: Duration,
+    end: Duration,
+) -> u64 {
     let left = end.saturating_sub(from).saturating_sub(member.exchange);
-    ratio(left, member.step())
+    ratio(left, member.step(accumulation))
 }
 
 /// How many whole times `part` fits into `whole`; `part` above 0.

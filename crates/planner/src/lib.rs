@@ -11,9 +11,13 @@ mod candidate;
 mod cast;
 mod chain;
 mod fact;
+mod fluid;
 mod level;
+mod options;
+mod reasons;
 mod rounds;
 mod run;
+mod search;
 mod site;
 mod wait;
 mod waterfill;
@@ -22,8 +26,11 @@ pub use candidate::{Candidate, ExchangeCost, Excluded, Exclusion, RateOf, Speed,
 pub use cast::{Terms, Unplannable};
 pub use chain::{FirstJob, Member, Tally, Then};
 pub use fact::{Cost, Fact, Source, WallMs};
-pub use rounds::{Ended, Outcome, Part, Stretch, World, simulate};
+pub use fluid::{Fluid, without_barrier};
+pub use reasons::{Alternative, Trap, Why, traps};
+pub use rounds::{Balance, Ended, Outcome, Part, Stretch, World, simulate};
 pub use run::{Evaluation, Exchange, Invalid, Phase, Policy, Quantile, RunState, Snapshot};
+pub use search::{Ask, Objective, Pick, Plan, plan};
 pub use site::{
     Answer, Budget, ChainPolicy, Closed, Job, JobState, Limits, Partition, PartitionState, Shape,
     ShapeName, ShapeState, Site, WaitPair, WindowsPerGpuS,

@@ -13,7 +13,8 @@
 //! overlapped:  period = max(steps·A·t + exchange) + merge       (each sends as soon as it has trained)
 //! ```
 //!
-//! with `t` the time of a micro-batch. A replica that becomes ready in the middle joins if a step, and
+//! with `t` the time of a micro-batch. Where the run balances, `A` of a faster member is as many times
+//! the recipe's as fit into the slowest present member's step, round by round. A replica that becomes ready in the middle joins if a step, and
 //! where exchanges overlap its own exchange too, fits before the close that was predicted; a slower
 //! close than that is never forced on the others. When less data is left than a round wants, each
 //! member gets its speed's share of it, so that all finish together. What a round trained counts when
@@ -31,7 +32,7 @@ use std::time::Duration;
 
 use hansa_base::{Steps, Windows};
 
-use crate::chain::{Member, Seats, Tally, ratio, steps_until, times};
+use crate::chain::{Member, Seat, Seats, Tally, ratio, steps_until, times};
 use crate::run::Exchange;
 
 /// What the members share.
@@ -47,10 +48,25 @@ pub struct World {
     pub merge: Duration,
     /// How exchanges lie in time.
     pub exchange: Exchange,
+    /// How accumulation fills the barrier.
+    pub balance: Balance,
+    /// `A` at most, when balancing.
+    pub accumulation_max: u32,
     /// Nothing is simulated beyond this.
     pub horizon: Duration,
     /// GPU-seconds that each site's jobs may use, by site; `None` where nobody counts.
     pub budgets_gpu_s: Vec<Option<f64>>,
+}
+
+/// How accumulation fills the barrier: what faster members do while the slowest takes its step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balance {
+    /// Wait.
+    Off,
+    /// More micro-batches, as many as fit: nobody waits longer.
+    Within,
+    /// More, to the nearest: the barrier may move a little, and more is trained.
+    Nearest,
 }
 
 /// Why a simulated run ended.
@@ -139,6 +155,8 @@ pub struct Part {
     pub member: usize,
     /// How long after the opening it joins; zero unless it comes late.
     pub joins_after: Duration,
+    /// `A` of its steps.
+    pub accumulation: u32,
     /// Steps it takes.
     pub steps: Steps,
     /// Windows it trains; the last step may be short.
@@ -227,27 +245,64 @@ impl Walk<'_> {
 
     /// Who is ready now, with the steps that fit into its job. Lets go of jobs that can do no more.
     fn present(&mut self) -> Vec<Part> {
-        let mut parts = Vec::new();
+        let now = self.now;
+        let here = |seat: &Seat| seat.run.filter(|run| run.ready <= now);
         for i in 0..self.seats.seats.len() {
             let seat = &self.seats.seats[i];
-            let Some(run) = seat.run.filter(|run| run.ready <= self.now) else {
-                continue;
-            };
-            let steps = steps_until(seat.member, self.now, run.end).min(self.world.steps.0);
-            if steps > 0 {
-                parts.push(part(i, seat.member, Duration::ZERO, steps));
-                continue;
-            }
-            self.seats.release(i, self.now);
-            // Without a wait and start-up its successor is there at once.
-            let next = self.seats.seats[i].run.filter(|run| run.ready <= self.now);
-            if let Some(next) = next {
-                let member = self.seats.seats[i].member;
-                let steps = steps_until(member, self.now, next.end).min(self.world.steps.0);
-                parts.push(part(i, member, Duration::ZERO, steps));
+            let base = seat.member.accumulation;
+            if here(seat).is_some_and(|run| steps_until(seat.member, base, now, run.end) == 0) {
+                self.seats.release(i, now);
             }
         }
-        parts
+        // A successor may be there at once; it is able, or it would not have taken the seat.
+        let seats = || self.seats.seats.iter().enumerate();
+        let seats = || seats().filter_map(|(i, seat)| Some((i, seat.member, here(seat)?.end)));
+        let slowest = seats().map(|(_, m, _)| m.step(m.accumulation)).max();
+        let slowest = slowest.unwrap_or_default();
+        seats()
+            .map(|(i, member, end)| self.part(i, member, now, end, slowest))
+            .collect()
+    }
+
+    /// What a member does from `from` on, if it is to have exchanged by `end`.
+    fn part(
+        &self,
+        i: usize,
+        member: &Member,
+        from: Duration,
+        end: Duration,
+        slowest: Duration,
+    ) -> Part {
+        let base = member.accumulation.max(1);
+        let mut accumulation = self.accumulation(member, slowest);
+        let mut steps = steps_until(member, accumulation, from, end);
+        if steps == 0 {
+            // A smaller step may still fit.
+            accumulation = base;
+            steps = steps_until(member, base, from, end);
+        }
+        let steps = steps.min(self.world.steps.0);
+        let windows = steps.saturating_mul(member.step_windows(accumulation));
+        Part {
+            member: i,
+            joins_after: from.saturating_sub(self.now),
+            accumulation,
+            steps: Steps(steps),
+            windows: Windows(windows),
+        }
+    }
+
+    fn accumulation(&self, member: &Member, slowest: Duration) -> u32 {
+        let base = member.accumulation.max(1);
+        let most = (self.world.accumulation_max / base).max(1);
+        let own = member.step(base);
+        let times = match self.world.balance {
+            Balance::Off => 1,
+            Balance::Within => ratio(slowest, own),
+            Balance::Nearest => ratio(slowest.saturating_add(own / 2), own),
+        };
+        let times = u32::try_from(times).unwrap_or(u32::MAX).clamp(1, most);
+        base.saturating_mul(times)
     }
 
     /// When less is left than the members want, each gets its speed's share.
@@ -265,7 +320,7 @@ impl Walk<'_> {
             let share = left_of * member.windows_per_s();
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Not negative.
             let share = (share.ceil() as u64).min(left);
-            let step = member.step_windows();
+            let step = member.step_windows(part.accumulation);
             part.windows = Windows(share.min(part.windows.0));
             part.steps = Steps(part.windows.0.div_ceil(step));
             left -= part.windows.0;
@@ -281,8 +336,13 @@ impl Walk<'_> {
             .saturating_add(period)
             .saturating_sub(self.world.merge);
         let mut left = self.left().saturating_sub(wanted(parts));
+        let members = parts.iter().map(|p| self.seats.seats[p.member].member);
+        let slowest = members
+            .map(|m| m.step(m.accumulation))
+            .max()
+            .unwrap_or_default();
         let seats = self.seats.seats.iter().enumerate();
-        let ready = |seat: &crate::chain::Seat| seat.run.filter(|run| run.ready > self.now);
+        let ready = |seat: &Seat| seat.run.filter(|run| run.ready > self.now);
         let mut late: Vec<_> = seats
             .filter_map(|(i, seat)| Some((ready(seat)?, i, seat.member)))
             .filter(|(run, ..)| run.ready < trained)
@@ -293,15 +353,10 @@ impl Walk<'_> {
                 Exchange::Series => trained.saturating_add(member.exchange),
                 Exchange::Overlapped => merging,
             };
-            let steps = steps_until(member, run.ready, close.min(run.end));
-            let mut part = part(
-                i,
-                member,
-                run.ready - self.now,
-                steps.min(self.world.steps.0),
-            );
+            let mut part = self.part(i, member, run.ready, close.min(run.end), slowest);
             part.windows = part.windows.min(Windows(left));
-            part.steps = Steps(part.windows.0.div_ceil(member.step_windows()));
+            let step = member.step_windows(part.accumulation);
+            part.steps = Steps(part.windows.0.div_ceil(step));
             left -= part.windows.0;
             if part.windows.0 > 0 {
                 parts.push(part);
@@ -317,7 +372,7 @@ impl Walk<'_> {
             let member = self.seats.seats[part.member].member;
             let trained = part
                 .joins_after
-                .saturating_add(times(member.step(), part.steps.0));
+                .saturating_add(times(member.step(part.accumulation), part.steps.0));
             compute = compute.max(trained);
             exchanged = exchanged.max(trained.saturating_add(member.exchange));
             let each = member.exchange.saturating_mul(member.replicas.max(1));
@@ -341,7 +396,8 @@ impl Walk<'_> {
     /// How many rounds from now on are certain to be like this one; 0 if it needs a closer look.
     fn alike(&self, stretch: &Stretch) -> u64 {
         let full = |part: &Part| {
-            let windows = self.seats.seats[part.member].member.step_windows();
+            let member = self.seats.seats[part.member].member;
+            let windows = member.step_windows(part.accumulation);
             part.steps == self.world.steps && part.windows.0 == windows * part.steps.0
         };
         if !stretch.parts.iter().all(full) {
@@ -362,7 +418,7 @@ impl Walk<'_> {
     fn book(&mut self, stretch: Stretch) {
         for part in &stretch.parts {
             let seat = &mut self.seats.seats[part.member];
-            let step = seat.member.step();
+            let step = seat.member.step(part.accumulation);
             let tally = &mut seat.tally;
             tally.rounds += stretch.rounds;
             tally.windows += Windows(part.windows.0 * stretch.rounds);
@@ -380,15 +436,6 @@ impl Walk<'_> {
     fn left(&self) -> u64 {
         let all = self.world.target.0.min(self.world.corpus.0);
         all.saturating_sub(self.windows)
-    }
-}
-
-fn part(i: usize, member: &Member, joins_after: Duration, steps: u64) -> Part {
-    Part {
-        member: i,
-        joins_after,
-        steps: Steps(steps),
-        windows: Windows(steps.saturating_mul(member.step_windows())),
     }
 }
 
@@ -441,20 +488,22 @@ mod tests {
 
     fn some_world() -> impl Strategy<Value = World> {
         let limits = (1..30_u64, 1..20_000_u64, 1..20_000_u64, 1..20_000_u64);
-        let rest = (
-            0..20_u64,
-            any::<bool>(),
-            prop::option::of(0.0..30_000.0_f64),
-        );
-        let world = |((steps, target, corpus, horizon), (merge, series, budget))| World {
+        let rest = (0..20_u64, 0..6_u8, prop::option::of(0.0..30_000.0_f64));
+        let world = |((steps, target, corpus, horizon), (merge, kind, budget))| World {
             steps: Steps(steps),
             target: Windows(target),
             corpus: Windows(corpus),
             merge: Duration::from_secs(merge),
-            exchange: match series {
-                true => Exchange::Series,
-                false => Exchange::Overlapped,
+            exchange: match kind % 2 {
+                0 => Exchange::Series,
+                _ => Exchange::Overlapped,
             },
+            balance: match kind / 2 {
+                0 => Balance::Off,
+                1 => Balance::Within,
+                _ => Balance::Nearest,
+            },
+            accumulation_max: 4,
             horizon: Duration::from_secs(horizon),
             budgets_gpu_s: vec![budget, None],
         };

@@ -8,13 +8,12 @@ use std::time::Duration;
 use common::{HOUR, LUMI, MINUTE, SNELLIUS, cost, secs, shape, snapshot};
 use hansa_base::{Steps, Windows};
 use hansa_planner::{
-    ChainPolicy, Ended, Exchange, FirstJob, Member, Outcome, Site, Terms, Then, Unplannable, World,
-    candidates, simulate,
+    Balance, ChainPolicy, Ended, Exchange, FirstJob, Member, Outcome, Site, Terms, Then,
+    Unplannable, World, candidates, simulate,
 };
 
 const TERMS: Terms = Terms {
     replicas: 1,
-    accumulation: 1,
     chain: ChainPolicy::Single,
     jobs_max: 99,
     begins_in: Duration::ZERO,
@@ -86,13 +85,23 @@ fn two_sites_take_as_long_as_they_took() {
 #[test]
 fn accumulation_of_five_balances_the_barrier() {
     // 5 · 35.6 s = 178 s against LUMI's 167.5 s: five times the windows for 10 s.
-    let (world, mut members) = cast(vec![snellius(), lumi()]);
+    let (mut world, mut members) = cast(vec![snellius(), lumi()]);
     let plain = full_round(&simulate(&world, &members), 2);
     members[0].accumulation = 5;
+    let fixed = full_round(&simulate(&world, &members), 2);
+    assert!(fixed > plain && fixed < plain + secs(11.0));
+
+    // Left to the coordinator it is five when LUMI is there, and one while Snellius is alone.
+    members[0].accumulation = 1;
+    (world.balance, world.accumulation_max) = (Balance::Nearest, 8);
     let outcome = simulate(&world, &members);
-    let balanced = full_round(&outcome, 2);
-    assert!(balanced > plain && balanced < plain + secs(11.0));
-    assert!(outcome.ended == Ended::Target);
+    assert_eq!(full_round(&outcome, 2), fixed);
+    let of_snellius = |s: &hansa_planner::Stretch| (s.parts.len(), s.parts[0].accumulation);
+    let used: Vec<(usize, u32)> = outcome.stretches.iter().map(of_snellius).collect();
+    assert!(used.contains(&(1, 1)) && used.contains(&(2, 5)), "{used:?}");
+    // Only what fits: four times 35.6 s, and the barrier stays where it is.
+    world.balance = Balance::Within;
+    assert_eq!(full_round(&simulate(&world, &members), 2), plain);
 }
 
 #[test]
@@ -155,6 +164,8 @@ fn world() -> World {
         corpus: Windows(u64::MAX),
         merge: Duration::ZERO,
         exchange: Exchange::Overlapped,
+        balance: Balance::Off,
+        accumulation_max: 8,
         horizon: 10 * HOUR,
         budgets_gpu_s: vec![None, None],
     }
