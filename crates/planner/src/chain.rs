@@ -288,12 +288,16 @@ pub(crate) fn steps_until(
 
 /// How many whole times `part` fits into `whole`; `part` above 0.
 pub(crate) fn ratio(whole: Duration, part: Duration) -> u64 {
-    let times = whole.as_nanos() / part.as_nanos().max(1);
-    u64::try_from(times).unwrap_or(u64::MAX)
+    nanos(whole) / nanos(part).max(1)
 }
 
 /// A duration so many times.
 pub(crate) fn times(duration: Duration, n: u64) -> Duration {
-    let nanos = duration.as_nanos().saturating_mul(n.into());
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    Duration::from_nanos(nanos(duration).saturating_mul(n))
+}
+
+/// Ends at 584 years; the standard library's 128 bits take most of a simulation's time.
+fn nanos(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(duration.subsec_nanos().into())
 }

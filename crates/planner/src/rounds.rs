@@ -166,13 +166,21 @@ pub struct Part {
 /// Walks through the run. The same input gives the same outcome.
 #[must_use]
 pub fn simulate(world: &World, members: &[Member]) -> Outcome {
-    walk(world, members, u64::MAX)
+    walk(world, members, u64::MAX, Duration::MAX)
 }
 
-fn walk(world: &World, members: &[Member], stride_max: u64) -> Outcome {
+/// The same, but ends at the horizon as soon as it is certain that the target is not reached by
+/// `needed_by`, even if all members trained all the time.
+pub(crate) fn simulate_until(world: &World, members: &[Member], needed_by: Duration) -> Outcome {
+    walk(world, members, u64::MAX, needed_by)
+}
+
+fn walk(world: &World, members: &[Member], stride_max: u64, needed_by: Duration) -> Outcome {
     let mut walk = Walk {
         world,
         stride_max,
+        needed_by,
+        windows_per_s: members.iter().map(Member::windows_per_s).sum(),
         seats: Seats::new(members, &world.budgets_gpu_s),
         now: Duration::ZERO,
         windows: 0,
@@ -198,6 +206,10 @@ struct Walk<'a> {
     world: &'a World,
     /// Rounds taken at once, at most. The outcome is the same for any value.
     stride_max: u64,
+    /// Later than this the target is of no interest.
+    needed_by: Duration,
+    /// Of all members at once.
+    windows_per_s: f64,
     seats: Seats<'a>,
     now: Duration,
     windows: u64,
@@ -213,6 +225,10 @@ impl Walk<'_> {
             done if done >= world.target.0 => return Some(Ended::Target),
             done if done >= world.corpus.0 => return Some(Ended::Corpus),
             _ => {}
+        }
+        if self.hopeless() {
+            self.now = world.horizon;
+            return Some(Ended::Horizon);
         }
         self.seats.advance(self.now);
         let mut parts = self.present();
@@ -433,6 +449,16 @@ impl Walk<'_> {
         self.stretches.push(stretch);
     }
 
+    #[allow(clippy::cast_precision_loss)] // Windows are far below 2^53.
+    fn hopeless(&self) -> bool {
+        if self.needed_by == Duration::MAX {
+            return false;
+        }
+        let time_s = self.needed_by.saturating_sub(self.now).as_secs_f64();
+        let missing = self.world.target.0.saturating_sub(self.windows);
+        self.windows_per_s * time_s < missing as f64
+    }
+
     fn left(&self) -> u64 {
         let all = self.world.target.0.min(self.world.corpus.0);
         all.saturating_sub(self.windows)
@@ -519,10 +545,26 @@ mod tests {
             members in prop::collection::vec(some_member(), 0..5),
         ) {
             let strides = simulate(&world, &members);
-            let mut single = walk(&world, &members, 1);
+            let mut single = walk(&world, &members, 1, Duration::MAX);
             prop_assert_eq!(strides.rounds(), single.rounds());
             single.stretches.clone_from(&strides.stretches);
             prop_assert_eq!(&strides, &single);
+        }
+
+        #[test]
+        fn giving_up_early_spares_only_what_is_late(
+            world in some_world(),
+            members in prop::collection::vec(some_member(), 0..5),
+            needed_by_s in 0..20_000_u64,
+        ) {
+            let whole = simulate(&world, &members);
+            let needed_by = Duration::from_secs(needed_by_s);
+            let cut = simulate_until(&world, &members, needed_by);
+            if whole.ended == Ended::Target && whole.ends_in <= needed_by {
+                prop_assert_eq!(cut, whole);
+            } else {
+                prop_assert!(cut.ended != Ended::Target || cut == whole);
+            }
         }
 
         #[test]

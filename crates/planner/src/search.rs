@@ -1,10 +1,12 @@
 //! Which sites, in which shapes, how many replicas, chained how, beginning when.
 //!
 //! Each way to run is simulated round by round and judged by one objective. Where there are few ways
-//! all are tried, and the answer is exact; otherwise one site at a time is changed to its best, from
-//! two starts (the best single site; every site at its own best), until no single change helps. A way
-//! that could not win even if nobody ever waited for anybody is not simulated. The number of
-//! simulations is bounded, and [`Plan`] says how many were made and whether the answer is exact.
+//! all are tried, and the answer is exact; otherwise each site's options are ranked by how it would do
+//! alone, and one site at a time is changed to the best of its twelve first, from two starts (the best
+//! single site; every site at its own best), until no single change helps; at the end all its options
+//! are tried once. A way that could not win
+//! even if nobody ever waited for anybody is not simulated, and one that falls behind is given up. The
+//! number of simulations is bounded, and [`Plan`] says how many were made and whether it is exact.
 //!
 //! A site uses one shape at a time. Never here: randomness; ties go to fewer GPU-hours, then to what
 //! the snapshot lists first.
@@ -19,8 +21,11 @@ use crate::cast::{Terms, Unplannable};
 use crate::chain::Member;
 use crate::options::{Choice, Options, Variant};
 use crate::reasons::{Alternative, Trap, Why, traps};
-use crate::rounds::{Balance, Ended, Outcome, World, simulate};
+use crate::rounds::{Balance, Ended, Outcome, World, simulate, simulate_until};
 use crate::run::Snapshot;
+
+/// Options of a site that are tried in company.
+const SHORTLIST: usize = 12;
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +121,11 @@ pub fn plan(snapshot: &Snapshot, ask: &Ask) -> Result<Plan, Unplannable> {
         ask,
         world: &world,
         options: &options,
+        ranked: options
+            .sites
+            .iter()
+            .map(|c| (0..c.len()).collect())
+            .collect(),
         simulations: 0,
     };
     let exact = search.ways() <= u64::from(ask.simulations_max);
@@ -123,7 +133,7 @@ pub fn plan(snapshot: &Snapshot, ask: &Ask) -> Result<Plan, Unplannable> {
         true => search.all(),
         false => search.descend(),
     };
-    let alternatives = search.alternatives(&best);
+    let alternatives = search.alternatives(&best, exact);
     let chosen = search.chosen(&best.config);
     let terms = options.terms(&chosen, best.variant);
     let pick = |(choice, terms): (&Choice, Terms)| Pick {
@@ -177,6 +187,8 @@ struct Search<'a> {
     ask: &'a Ask,
     world: &'a World,
     options: &'a Options,
+    /// Each site's options, the most promising first.
+    ranked: Vec<Vec<usize>>,
     simulations: u32,
 }
 
@@ -214,22 +226,37 @@ impl Search<'_> {
         variant: Variant,
         best: Option<&Score>,
     ) -> Option<Tried> {
-        let chosen = self.chosen(config);
-        let members = self.options.members(self.snapshot, &chosen, variant);
+        let members = self.members(config, variant);
         if best.is_some_and(|best| self.hopeless(&members, best)) {
             return None;
         }
+        let needed_by = best.map_or(Duration::MAX, |best| self.needed_by(best));
+        Some(self.run(config, variant, members, needed_by))
+    }
+
+    fn members(&self, config: &[Option<usize>], variant: Variant) -> Vec<Member> {
+        let chosen = self.chosen(config);
+        self.options.members(self.snapshot, &chosen, variant)
+    }
+
+    fn run(
+        &mut self,
+        config: &[Option<usize>],
+        variant: Variant,
+        members: Vec<Member>,
+        needed_by: Duration,
+    ) -> Tried {
         self.simulations += 1;
-        let outcome = simulate(&self.world(variant), &members);
+        let outcome = simulate_until(&self.world(variant), &members, needed_by);
         let picks = &outcome.members[self.options.fixed.len()..];
-        Some(Tried {
+        Tried {
             idle: picks.iter().any(|tally| tally.windows.0 == 0),
             config: config.to_vec(),
             variant,
             score: self.score(&outcome, &members),
             members,
             outcome,
-        })
+        }
     }
 
     #[allow(clippy::cast_precision_loss)] // Windows are far below 2^53.
@@ -264,6 +291,16 @@ impl Search<'_> {
         }
     }
 
+    /// By when a run must reach the target, to be better than `best`.
+    fn needed_by(&self, best: &Score) -> Duration {
+        let value = || Duration::try_from_secs_f64(best.value + 1.0);
+        match self.ask.objective {
+            Objective::EarliestFinish if !best.misses => value().unwrap_or(Duration::MAX),
+            Objective::FewestGpuHours if !best.misses => self.world.horizon,
+            _ => Duration::MAX,
+        }
+    }
+
     /// Tries all ways.
     fn all(&mut self) -> Tried {
         let mut best = self.nothing();
@@ -294,8 +331,7 @@ impl Search<'_> {
         let mut each = Vec::new();
         let mut single = self.nothing();
         for site in 0..self.options.sites.len() {
-            let mut alone = self.nothing();
-            self.improve(&mut alone, site);
+            let alone = self.rank(site);
             each.push(alone.config[site]);
             keep_better(&mut single, Some(alone));
         }
@@ -310,7 +346,7 @@ impl Search<'_> {
                     keep_better(&mut at, tried);
                 }
                 for site in 0..at.config.len() {
-                    self.improve(&mut at, site);
+                    self.improve(&mut at, site, SHORTLIST);
                 }
                 let spent = self.simulations >= self.ask.simulations_max;
                 if spent || at.score.cmp(&before) != Ordering::Less {
@@ -319,14 +355,38 @@ impl Search<'_> {
             }
             keep_better(&mut best, Some(at));
         }
+        for site in 0..best.config.len() {
+            self.improve(&mut best, site, usize::MAX);
+        }
+        best
+    }
+
+    /// Ranks a site's options by how it would do alone; the best way to have it alone, or not at all.
+    fn rank(&mut self, site: usize) -> Tried {
+        let mut best = self.nothing();
+        let mut scores = Vec::new();
+        for option in 0..self.options.sites[site].len() {
+            let mut config = vec![None; self.options.sites.len()];
+            config[site] = Some(option);
+            if let Some(tried) = self.attempt(&config, best.variant, None) {
+                scores.push((tried.idle, tried.score));
+                keep_better(&mut best, Some(tried));
+            }
+        }
+        let key = |&option: &usize| scores[option];
+        self.ranked[site].sort_by(|a, b| {
+            let (a, b) = (key(a), key(b));
+            a.0.cmp(&b.0).then(a.1.cmp(&b.1))
+        });
         best
     }
 
     /// Gives one site the option that is best with all others as they are.
-    fn improve(&mut self, at: &mut Tried, site: usize) {
-        let choices = (0..self.options.sites[site].len()).map(Some);
+    fn improve(&mut self, at: &mut Tried, site: usize, options: usize) {
         let mut config = at.config.clone();
-        for choice in choices.chain([None]) {
+        let shortlist = self.ranked[site].iter().take(options).copied();
+        let choices: Vec<Option<usize>> = shortlist.map(Some).chain([None]).collect();
+        for choice in choices {
             if self.simulations >= self.ask.simulations_max {
                 return;
             }
@@ -352,7 +412,7 @@ impl Search<'_> {
     }
 
     /// What else each site could do with all others as chosen, and why that lost.
-    fn alternatives(&mut self, best: &Tried) -> Vec<Alternative> {
+    fn alternatives(&mut self, best: &Tried, exact: bool) -> Vec<Alternative> {
         let mut lost = Vec::new();
         for site in 0..best.config.len() {
             let picked = best.config[site];
@@ -361,8 +421,9 @@ impl Search<'_> {
             let mut shapes: Vec<usize> = choices.iter().map(|c| c.candidate).collect();
             shapes.dedup();
             for shape in shapes.into_iter().filter(|&c| Some(c) != picked_candidate) {
-                let same = |i: &usize| choices[*i].candidate == shape;
-                let ways = (0..choices.len()).filter(same).map(Some).collect();
+                let same = |i: &&usize| choices[**i].candidate == shape;
+                let ways = self.ranked[site].iter().filter(same).copied().map(Some);
+                let ways = ways.take(if exact { usize::MAX } else { 1 }).collect();
                 lost.extend(self.best_of(best, site, ways));
             }
             if picked.is_some() {
@@ -383,7 +444,10 @@ impl Search<'_> {
         let (mut config, mut found) = (best.config.clone(), None::<Tried>);
         for &way in &ways {
             config[site] = way;
-            if let Some(tried) = self.attempt(&config, best.variant, Some(&best.score)) {
+            // To the end, however late: the reader wants to know by how much.
+            let members = self.members(&config, best.variant);
+            if !self.hopeless(&members, &best.score) {
+                let tried = self.run(&config, best.variant, members, Duration::MAX);
                 let better = |found: &Tried| tried.score.cmp(&found.score) == Ordering::Less;
                 if found.as_ref().is_none_or(better) {
                     found = Some(tried);
