@@ -14,9 +14,11 @@ mod fact;
 mod fluid;
 mod level;
 mod options;
+mod plan;
 mod reasons;
 mod rounds;
 mod run;
+mod score;
 mod search;
 mod site;
 mod wait;
@@ -27,10 +29,12 @@ pub use cast::{Terms, Unplannable};
 pub use chain::{FirstJob, Member, Tally, Then};
 pub use fact::{Cost, Fact, Source, WallMs};
 pub use fluid::{Fluid, without_barrier};
+pub use plan::{
+    Ask, Change, Flip, Objective, Pick, Plan, Replan, Verdict, plan, replan, sensitivity,
+};
 pub use reasons::{Alternative, Trap, Why, traps};
 pub use rounds::{Balance, Ended, Outcome, Part, Stretch, World, simulate};
 pub use run::{Evaluation, Exchange, Invalid, Phase, Policy, Quantile, RunState, Snapshot};
-pub use search::{Ask, Objective, Pick, Plan, plan};
 pub use site::{
     Answer, Budget, ChainPolicy, Closed, Job, JobState, Limits, Partition, PartitionState, Shape,
     ShapeName, ShapeState, Site, WaitPair, WindowsPerGpuS,

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::candidate::{Candidate, Excluded};
 use crate::cast::Terms;
 use crate::chain::Member;
+use crate::plan::Ask;
 use crate::rounds::Balance;
 use crate::run::Snapshot;
-use crate::search::Ask;
 use crate::site::ChainPolicy;
 
 /// One way to use one site.

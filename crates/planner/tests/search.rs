@@ -8,9 +8,11 @@ use std::time::Duration;
 use common::{HOUR, LUMI, SNELLIUS, SiteOf, shape, snapshot, stated};
 use hansa_base::Windows;
 use hansa_planner::{
-    Ask, Budget, ChainPolicy, Cost, Ended, Exclusion, Job, JobState, Objective, Plan, Snapshot,
-    Trap, Unplannable, WallMs, Why, plan,
+    Ask, Budget, ChainPolicy, Cost, Ended, Exclusion, Job, JobState, Objective, Plan, Site,
+    Snapshot, Trap, Unplannable, WallMs, Why, plan,
 };
+
+use proptest::prelude::*;
 
 fn both(wait_snellius: Duration, wait_lumi: Duration) -> Snapshot {
     let mut both = snapshot(vec![
@@ -47,6 +49,14 @@ fn decide(snapshot: &Snapshot, ask: &Ask) -> Plan {
         let gpu_s: f64 = here
             .map(|(m, t)| t.billed.as_secs_f64() * m.all_gpus())
             .sum();
+        let nodes = |p: &&hansa_planner::Pick| p.candidate.site_index == i;
+        let picks = plan.picks.iter().filter(nodes);
+        let nodes: u32 = picks
+            .map(|p| p.terms.replicas * p.candidate.shape.nodes)
+            .sum();
+        if let Some(limit) = &site.limits.nodes {
+            assert!(nodes + site.taken().0 <= limit.value);
+        }
         if let Some(budget) = &site.budget {
             assert!(gpu_s <= budget.spendable_gpu_s() + 1e-6);
         }
@@ -308,12 +318,6 @@ fn ten_sites_of_ten_shapes_are_bounded() {
     assert!(plan.picks.len() > 1);
     // Every shape that was not picked, and every picked site's absence, has its reason.
     assert_eq!(plan.alternatives.len(), 100);
-    eprintln!(
-        "{} simulations; {} sites; ends in {:?}",
-        plan.simulations,
-        plan.picks.len(),
-        plan.outcome.ends_in
-    );
 }
 
 #[test]
@@ -336,5 +340,78 @@ fn one_more_site_is_never_later_and_the_descent_never_beats_all_ways() {
         };
         let descended = decide(&some, &bounded);
         assert!(descended.outcome.ends_in >= exact.outcome.ends_in);
+    }
+}
+
+/// A site of two shapes, from a handful of coarse numbers.
+fn some_site() -> impl Strategy<Value = Site> {
+    let one = (1..4_u32, 1..9_u64, 0..6_u64);
+    let rest = (1..20_u32, 1..40_u32, prop::option::of(1..200_u32), 1..4_u32);
+    ((one.clone(), one), rest).prop_map(|((a, b), (speed, transfer, budget, nodes))| {
+        let of = |name: &str, (gpus, walltime, wait): (u32, u64, u64)| {
+            let hours = |n: u64| Duration::from_secs(3600 * n);
+            shape(name, gpus, hours(walltime), hours(wait))
+        };
+        let site = SiteOf {
+            name: "some",
+            windows_per_gpu_s: f64::from(speed),
+            startup_s: 60.0,
+            transfer_s: f64::from(transfer),
+            evaluation_s: 0.0,
+        };
+        let mut site = site.with(&[of("a", a), of("b", b)]);
+        site.limits.nodes = Some(stated(nodes));
+        site.budget = budget.map(|gpu_hours| Budget {
+            gpu_hours: stated(gpu_hours.into()),
+            keep_gpu_hours: 1.0,
+            ends: None,
+        });
+        site
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn more_free_capacity_is_never_later(
+        sites in prop::collection::vec(some_site(), 1..3),
+        extra in some_site(),
+        objective in prop::sample::select(vec![
+            Objective::EarliestFinish, Objective::MostTokens, Objective::FewestGpuHours,
+        ]),
+    ) {
+        let named = |sites: Vec<Site>| {
+            let mut snapshot = snapshot(sites);
+            for (i, site) in snapshot.sites.iter_mut().enumerate() {
+                site.name = format!("site{i}").parse().unwrap();
+            }
+            snapshot.run.target = Windows(500_000);
+            snapshot
+        };
+        let ask = Ask {
+            replicas_max: 3,
+            simulations_max: 1_000_000,
+            ..Ask::new(objective, 48 * HOUR)
+        };
+        let fewer = decide(&named(sites.clone()), &ask);
+        let all = sites.into_iter().chain([extra]).collect();
+        let more = decide(&named(all), &ask);
+        prop_assert!(fewer.exact && more.exact);
+        prop_assert!(more.outcome.windows >= fewer.outcome.windows);
+        for pick in &more.picks {
+            prop_assert!(pick.terms.replicas <= 3);
+        }
+        if fewer.outcome.ended == Ended::Target {
+            prop_assert_eq!(more.outcome.ended, Ended::Target);
+            let (few, many) = (&fewer.outcome, &more.outcome);
+            match objective {
+                Objective::EarliestFinish => prop_assert!(many.ends_in <= few.ends_in),
+                Objective::MostTokens | Objective::FewestGpuHours => {
+                    let (few, many) = (few.gpu_hours(&fewer.members), many.gpu_hours(&more.members));
+                    prop_assert!(many <= few + 1e-9);
+                }
+            }
+        }
     }
 }

@@ -7,16 +7,17 @@ mod common;
 
 use std::time::Duration;
 
-use common::{HOUR, LUMI, NOW, SNELLIUS, shape, snapshot};
-use hansa_base::Windows;
+use common::{HOUR, LUMI, SNELLIUS, shape, snapshot, stated};
+use hansa_base::{Steps, Windows};
 use hansa_planner::{
-    ChainPolicy, Ended, Member, Snapshot, Tally, Terms, Then, World, candidates, simulate,
-    without_barrier,
+    Ask, ChainPolicy, Ended, Exchange, Member, Objective, Snapshot, Tally, Terms, Then, World,
+    candidates, plan, simulate, without_barrier,
 };
 
 /// 100 billion tokens in windows of 2,048.
 const TARGET: Windows = Windows(48_828_125);
 
+/// Four replicas each, with the recipe's accumulation.
 fn scenario(lumi_wait: Duration, snellius_wait: Duration) -> (Snapshot, World, Vec<Member>) {
     let mut snapshot = snapshot(vec![
         LUMI.with(&[shape("g-1h", 8, HOUR, lumi_wait)]),
@@ -94,20 +95,41 @@ fn the_barrier_costs_what_the_table_leaves_out() {
             with.stretches[0].opens_in < late.max(HOUR),
             "who is free starts"
         );
-        eprintln!(
-            "waits ({lumi} h, {snellius} h): without barrier {:?}, with {:?}; {:?} {:?}; idle {:.2}",
-            without.ends_in,
-            with.ends_in,
-            row(&with.members[0]),
-            row(&with.members[1]),
-            with.idle_share(&members),
-        );
+        // Eight exchanges in a row take longer than a hundred steps.
+        assert!(with.ends_in > 4 * without.ends_in, "{:?}", with.ends_in);
+        assert!(with.idle_share(&members) > 0.7);
     }
 }
 
+/// What the planner makes of it: hours, and the replicas of LUMI and Snellius.
+fn planned(waits: (u32, u32), steps: u64, exchange: Exchange) -> (f64, Vec<u32>) {
+    let (mut snapshot, ..) = scenario(waits.0 * HOUR, waits.1 * HOUR);
+    (snapshot.run.phase.steps, snapshot.policy.exchange) = (Steps(steps), exchange);
+    for site in &mut snapshot.sites {
+        site.limits.nodes = Some(stated(4));
+    }
+    let ask = Ask::new(Objective::EarliestFinish, 60 * 24 * HOUR);
+    let plan = plan(&snapshot, &ask).unwrap();
+    assert!(plan.exact && plan.outcome.ended == Ended::Target);
+    let at = |name: &str| {
+        let here = plan
+            .picks
+            .iter()
+            .find(|p| p.candidate.site.as_str() == name);
+        here.map_or(0, |p| p.terms.replicas)
+    };
+    let replicas = vec![at("lumi"), at("snellius")];
+    (plan.outcome.ends_in.as_secs_f64() / 3600.0, replicas)
+}
+
 #[test]
-fn a_run_is_planned_from_its_snapshot_alone() {
-    let (a, b) = (scenario(HOUR, HOUR), scenario(HOUR, HOUR));
-    assert_eq!(a.0.now, NOW);
-    assert_eq!(simulate(&a.1, &a.2), simulate(&b.1, &b.2));
+fn the_planner_keeps_most_of_what_the_barrier_would_cost() {
+    // In series one LUMI replica is worth its exchange, four are not.
+    let (hours, replicas) = planned((0, 0), 100, Exchange::Series);
+    assert!((70.0..85.0).contains(&hours), "{hours}");
+    assert_eq!(replicas, [1, 4]);
+    // Long phases and exchanges that overlap come within a tenth of no barrier at all: 27 h.
+    let (hours, replicas) = planned((0, 0), 1000, Exchange::Overlapped);
+    assert!((27.0..30.0).contains(&hours), "{hours}");
+    assert_eq!(replicas, [4, 4]);
 }
