@@ -2,7 +2,8 @@
 
 use hansa_base::{MonoMs, ReplicaKey, Windows};
 use hansa_protocol::{
-    Activity, Machine, PhaseTimes, Presence, Replica, RoundPhase, RoundSummary, State,
+    Activity, Lease, Machine, PhaseTimes, Presence, Progress, Replica, RoundPhase, RoundSummary,
+    State,
 };
 use hansa_wire::WIRE_VERSION;
 use hansa_wire::status::{
@@ -117,7 +118,7 @@ fn replica_status(machine: &Machine, key: ReplicaKey, now: MonoMs) -> Option<Rep
         activity: progress.map(|progress| activity(progress.activity).to_owned()),
         heard_ms_ago: vitals.map(|vitals| ago(vitals.heard)),
         progressed_ms_ago: vitals.map(|vitals| ago(vitals.progressed)),
-        counter: progress.map_or(0, |progress| progress.counter),
+        counter: progress.map_or(0, |progress| phase_counter(progress, state.lease_of(key))),
         phase_steps: plan.map(|plan| plan.steps.0),
         phase_windows: plan.map(|plan| plan.windows.0),
         step_ms: progress
@@ -138,6 +139,14 @@ fn replica_status(machine: &Machine, key: ReplicaKey, now: MonoMs) -> Option<Rep
         contributed,
         tally: tally(replica),
     })
+}
+
+/// A replica that trains counts from the start of its lease; people want to see the phase.
+fn phase_counter(progress: Progress, lease: Option<&Lease>) -> u64 {
+    match (progress.activity, lease) {
+        (Activity::Training, Some(lease)) => progress.counter.saturating_sub(lease.front.0),
+        _ => progress.counter,
+    }
 }
 
 fn tally(replica: &Replica) -> TallyStatus {

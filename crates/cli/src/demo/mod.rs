@@ -27,7 +27,7 @@ pub struct Arguments {
     #[arg(long, default_value = "hansa-demo")]
     dir: PathBuf,
     /// Rounds to train.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 20)]
     rounds: u64,
 }
 

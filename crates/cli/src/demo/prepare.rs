@@ -113,11 +113,11 @@ name = "demo"
 
 [model]                      # names of Hugging Face's config.json
 vocab_size = {vocab_size}
-hidden_size = 192
-intermediate_size = 512
-num_hidden_layers = 4
-num_attention_heads = 6
-num_key_value_heads = 3
+hidden_size = 128
+intermediate_size = 384
+num_hidden_layers = 3
+num_attention_heads = 4
+num_key_value_heads = 2
 head_dim = 32
 max_position_embeddings = {SEQ_LEN}
 rms_norm_eps = 1e-6
@@ -131,14 +131,14 @@ block_windows = 16
 seed = 42
 
 [phase]
-steps = 24                   # H
-batch = 8                    # B
+steps = 32                   # H
+batch = 4                    # B
 accumulation = 1             # A
 
 [inner]
-peak_lr = 2e-3
-warmup_steps = 40
-decay_fraction = 0.6
+peak_lr = 3e-3
+warmup_steps = 60
+decay_fraction = 0.5
 floor = 0.1
 
 [outer]
@@ -161,7 +161,7 @@ session_ttl_s = 8
 [evaluation]
 every = 2
 budget_s = 60
-windows_max = 128
+windows_max = 160
 
 [checkpoint]
 every_s = 2

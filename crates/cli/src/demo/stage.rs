@@ -22,11 +22,11 @@ const SITES: [SitePlan; 3] = [
     },
     SitePlan {
         name: "birch",
-        pace: Some(20.0),
+        pace: Some(24.0),
     },
     SitePlan {
         name: "cedar",
-        pace: Some(14.0),
+        pace: Some(16.0),
     },
 ];
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -106,7 +106,9 @@ impl Stage {
                 }
                 self.follow_story(&seen).await?;
             }
-            self.check_processes()?;
+            if self.check_processes()? {
+                return Ok(End::Complete);
+            }
         }
     }
 
@@ -189,22 +191,27 @@ impl Stage {
         }
     }
 
-    /// A process that ended unasked is a failure of the demo, with its last words.
-    fn check_processes(&mut self) -> anyhow::Result<()> {
+    /// Whether the coordinator has ended well, as it does when the run is over. Any other process that
+    /// ended unasked is a failure of the demo, with its last words.
+    fn check_processes(&mut self) -> anyhow::Result<bool> {
         for (name, process) in &mut self.sites {
             if process.ended()?.is_some_and(|status| !status.success()) {
                 bail!("{name} ended: {}", last_words(&self.places.log(name)));
             }
         }
-        if let Some(process) = &mut self.coordinator
-            && process.ended()?.is_some_and(|status| !status.success())
-        {
-            bail!(
-                "the coordinator ended: {}",
-                last_words(&self.places.log("coordinator"))
-            );
+        let Some(process) = &mut self.coordinator else {
+            return Ok(false);
+        };
+        match process.ended()? {
+            None => Ok(false),
+            Some(status) if status.success() => Ok(true),
+            Some(_) => {
+                bail!(
+                    "the coordinator ended: {}",
+                    last_words(&self.places.log("coordinator"))
+                )
+            }
         }
-        Ok(())
     }
 
     /// Sites first, so that what they have trained still reaches the coordinator.
