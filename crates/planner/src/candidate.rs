@@ -318,13 +318,19 @@ fn candidate(
     let wait = shape_wait(snapshot, site, state)?;
     let speed = Speed::of(snapshot, site, state)?;
     let startup = speed.startup.value;
-    let (starts_in, moved_by) = open_start(site, now, wait.at(policy.quantile), shape.walltime);
-    let walltime = before_the_end(site, now, starts_in, shape.walltime, startup)?;
+    let bounds = site.bounds(now);
+    let (starts_in, moved_by) = bounds.open_start(wait.at(policy.quantile), shape.walltime);
+    let moved_by = moved_by.map(|i| site.closed[i].clone());
+    let ends_in = bounds.ends_in.unwrap_or(Duration::MAX);
+    let walltime = shape.walltime.min(ends_in.saturating_sub(starts_in));
+    if walltime < shape.walltime && walltime <= startup {
+        return Err(Exclusion::AllocationEnds { ends_in });
+    }
     if walltime <= startup {
         let overhead = startup;
         return Err(Exclusion::TooShort { walltime, overhead });
     }
-    let spendable_gpu_s = site.budget.as_ref().map(|b| b.spendable_gpu_s());
+    let spendable_gpu_s = bounds.budget_gpu_s;
     if let Some(left) = spendable_gpu_s
         && left <= startup.as_secs_f64() * f64::from(shape.gpus())
     {
@@ -396,43 +402,6 @@ fn probed_wait(
             words: words.clone(),
         }),
         Answer::StartsAt(start) => Ok(probe.map(|_| start.since(probe.at))),
-    }
-}
-
-/// The first start from `starts_in` on whose whole walltime meets no closed time.
-fn open_start(
-    site: &Site,
-    now: WallMs,
-    starts_in: Duration,
-    walltime: Duration,
-) -> (Duration, Option<Fact<Closed>>) {
-    let mut closed: Vec<&Fact<Closed>> = site.closed.iter().collect();
-    closed.sort_by_key(|fact| (fact.value.from, fact.value.until));
-    let (mut start, mut moved_by) = (starts_in, None);
-    for fact in closed {
-        let (from, until) = (fact.value.from.since(now), fact.value.until.since(now));
-        if start < until && start.saturating_add(walltime) > from {
-            (start, moved_by) = (until, Some(fact.clone()));
-        }
-    }
-    (start, moved_by)
-}
-
-/// What is left of a walltime until the allocation ends.
-fn before_the_end(
-    site: &Site,
-    now: WallMs,
-    starts_in: Duration,
-    walltime: Duration,
-    startup: Duration,
-) -> Result<Duration, Exclusion> {
-    let ends = site.budget.as_ref().and_then(|b| b.ends.as_ref());
-    let Some(ends_in) = ends.map(|fact| fact.value.since(now)) else {
-        return Ok(walltime);
-    };
-    match ends_in.saturating_sub(starts_in) {
-        left if left <= startup => Err(Exclusion::AllocationEnds { ends_in }),
-        left => Ok(walltime.min(left)),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::candidate::{Candidate, Exclusion, Speed, shape_wait};
 use crate::chain::{FirstJob, Member, Then};
 use crate::rounds::{Balance, World};
 use crate::run::Snapshot;
-use crate::site::{ChainPolicy, Job, JobState, Site};
+use crate::site::{ChainPolicy, Job, JobState};
 
 /// Why rounds cannot be simulated at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,6 @@ impl World {
     /// When no round's merge was ever measured or stated.
     pub fn of(snapshot: &Snapshot, horizon: Duration) -> Result<Self, Unplannable> {
         let run = &snapshot.run;
-        let budget = |site: &Site| site.budget.as_ref().map(|b| b.spendable_gpu_s());
         Ok(Self {
             steps: run.phase.steps,
             target: run.target,
@@ -53,7 +52,11 @@ impl World {
             balance: Balance::Off,
             accumulation_max: run.phase.accumulation,
             horizon,
-            budgets_gpu_s: snapshot.sites.iter().map(budget).collect(),
+            sites: snapshot
+                .sites
+                .iter()
+                .map(|s| s.bounds(snapshot.now))
+                .collect(),
         })
     }
 }

@@ -118,6 +118,38 @@ pub struct Tally {
     pub billed: Duration,
 }
 
+/// What bounds the jobs of a site, whoever's they are. Times are from the snapshot's now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bounds {
+    /// GPU-seconds that jobs may use; `None` where nobody counts.
+    pub budget_gpu_s: Option<f64>,
+    /// No job runs beyond this: the allocation ends.
+    pub ends_in: Option<Duration>,
+    /// From and until when no job can run, in any order.
+    pub closed: Vec<(Duration, Duration)>,
+}
+
+impl Bounds {
+    /// The first start from `start` on whose whole walltime meets no closed time, and the index of
+    /// the closed time that moved it.
+    pub(crate) fn open_start(
+        &self,
+        start: Duration,
+        walltime: Duration,
+    ) -> (Duration, Option<usize>) {
+        let mut order: Vec<usize> = (0..self.closed.len()).collect();
+        order.sort_by_key(|&i| self.closed[i]);
+        let (mut start, mut moved_by) = (start, None);
+        for i in order {
+            let (from, until) = self.closed[i];
+            if start < until && start.saturating_add(walltime) > from {
+                (start, moved_by) = (until, Some(i));
+            }
+        }
+        (start, moved_by)
+    }
+}
+
 /// A job on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
@@ -134,15 +166,15 @@ pub(crate) struct Seat<'a> {
     made: u32,
 }
 
-/// All members and the purses of their sites.
+/// All members and what bounds their sites.
 pub(crate) struct Seats<'a> {
     pub seats: Vec<Seat<'a>>,
-    purses_gpu_s: Vec<Option<f64>>,
+    sites: Vec<Bounds>,
 }
 
 impl<'a> Seats<'a> {
-    /// Submits every member's first job; `budgets_gpu_s` by site.
-    pub(crate) fn new(members: &'a [Member], budgets_gpu_s: &[Option<f64>]) -> Self {
+    /// Submits every member's first job.
+    pub(crate) fn new(members: &'a [Member], sites: &[Bounds]) -> Self {
         let seat = |member| Seat {
             member,
             run: None,
@@ -151,7 +183,7 @@ impl<'a> Seats<'a> {
         };
         let mut seats = Self {
             seats: members.iter().map(seat).collect(),
-            purses_gpu_s: budgets_gpu_s.to_vec(),
+            sites: sites.to_vec(),
         };
         for i in 0..members.len() {
             seats.submit_first(i);
@@ -213,8 +245,13 @@ impl<'a> Seats<'a> {
     fn submit(&mut self, i: usize, start: Duration, startup: Duration, walltime: Duration) {
         let member = self.seats[i].member;
         let gpus = member.all_gpus();
-        let gpu_s = self.purses_gpu_s.get(member.site).copied().flatten();
-        let mut walltime = walltime;
+        let (mut start, mut walltime, mut gpu_s) = (start, walltime, None);
+        if let Some(site) = self.sites.get(member.site) {
+            start = site.open_start(start, walltime).0;
+            let ends = site.ends_in.unwrap_or(Duration::MAX);
+            walltime = walltime.min(ends.saturating_sub(start));
+            gpu_s = site.budget_gpu_s;
+        }
         if let Some(gpu_s) = gpu_s {
             // A shorter job than the last full one is still worth having, if it can train.
             let paid = Duration::try_from_secs_f64((gpu_s / gpus).max(0.0));
@@ -226,7 +263,8 @@ impl<'a> Seats<'a> {
         if self.sit(i, run(start, startup, walltime))
             && let Some(gpu_s) = gpu_s
         {
-            self.purses_gpu_s[member.site] = Some(gpu_s - walltime.as_secs_f64() * gpus);
+            let left = gpu_s - walltime.as_secs_f64() * gpus;
+            self.sites[member.site].budget_gpu_s = Some(left);
         }
     }
 
@@ -249,8 +287,8 @@ impl<'a> Seats<'a> {
         let seat = &mut self.seats[i];
         let run = seat.run.take()?;
         let end = run.end.min(at);
-        let purse = self.purses_gpu_s.get_mut(seat.member.site);
-        if let Some(gpu_s) = purse.and_then(Option::as_mut) {
+        let site = self.sites.get_mut(seat.member.site);
+        if let Some(gpu_s) = site.and_then(|site| site.budget_gpu_s.as_mut()) {
             let unused = run.end.saturating_sub(end.max(run.start));
             *gpu_s += unused.as_secs_f64() * seat.member.all_gpus();
         }

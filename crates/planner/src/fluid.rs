@@ -29,7 +29,7 @@ pub struct Fluid {
 #[allow(clippy::cast_precision_loss)] // Windows are far below 2^53.
 pub fn without_barrier(world: &World, members: &[Member]) -> Fluid {
     let all = world.target.min(world.corpus).0;
-    let mut seats = Seats::new(members, &world.budgets_gpu_s);
+    let mut seats = Seats::new(members, &world.sites);
     let (mut now, mut trained) = (Duration::ZERO, vec![0.0_f64; members.len()]);
     let ended = loop {
         let left = all as f64 - trained.iter().sum::<f64>();

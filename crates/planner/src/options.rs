@@ -37,7 +37,7 @@ pub(crate) struct Options {
     pub variants: Vec<Variant>,
     /// Jobs that are there already, whatever is chosen.
     pub fixed: Vec<Member>,
-    /// Shapes that rounds cannot be simulated with.
+    /// Shapes, and jobs that are there, that rounds cannot be simulated with.
     pub excluded: Vec<Excluded>,
 }
 
@@ -62,16 +62,25 @@ impl Options {
                 sites.push(choices);
             }
         }
-        let jobs = snapshot.sites.iter().enumerate();
-        let jobs = jobs.flat_map(|(i, site)| site.jobs.iter().map(move |job| (i, job)));
+        let (mut fixed, mut excluded) = (Vec::new(), excluded.collect::<Vec<_>>());
+        for (i, site) in snapshot.sites.iter().enumerate() {
+            for job in &site.jobs {
+                match Member::of_job(snapshot, i, job) {
+                    Ok(member) => fixed.push(member),
+                    // It runs all the same, but a plan cannot count on it.
+                    Err(reason) => excluded.push(Excluded {
+                        site: site.name.clone(),
+                        shape: job.shape.clone(),
+                        reason,
+                    }),
+                }
+            }
+        }
         Self {
-            excluded: excluded.collect(),
+            excluded,
             sites,
             variants: variants(snapshot, ask),
-            // A job of which nothing is known cannot be counted on.
-            fixed: jobs
-                .filter_map(|(i, job)| Member::of_job(snapshot, i, job).ok())
-                .collect(),
+            fixed,
             candidates: fit,
         }
     }

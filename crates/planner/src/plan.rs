@@ -43,8 +43,8 @@ pub struct Ask {
     pub replicas_max: u32,
     /// `A`, at most; the recipe's own is always allowed.
     pub accumulation_max: u32,
-    /// Simulations of the search, at most; where all ways to run are fewer, all are tried. Telling
-    /// why alternatives lost takes one more for each way to use a site, at most.
+    /// Simulations, at most: where all ways to run are fewer, all are tried. Two more for each way to
+    /// use a site are always made, to rank them and to tell why they lost.
     pub simulations_max: u32,
 }
 
@@ -82,7 +82,7 @@ pub struct Plan {
     pub alternatives: Vec<Alternative>,
     /// What a reader would not expect.
     pub traps: Vec<Trap>,
-    /// Shapes that cannot be used.
+    /// Shapes that cannot be used, and jobs of ours that cannot be counted on.
     pub excluded: Vec<Excluded>,
     /// Runs that were simulated.
     pub simulations: u32,

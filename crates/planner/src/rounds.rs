@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use hansa_base::{Steps, Windows};
 
-use crate::chain::{Member, Seat, Seats, Tally, ratio, steps_until, times};
+use crate::chain::{Bounds, Member, Seat, Seats, Tally, ratio, steps_until, times};
 use crate::run::Exchange;
 
 /// What the members share.
@@ -54,8 +54,8 @@ pub struct World {
     pub accumulation_max: u32,
     /// Nothing is simulated beyond this.
     pub horizon: Duration,
-    /// GPU-seconds that each site's jobs may use, by site; `None` where nobody counts.
-    pub budgets_gpu_s: Vec<Option<f64>>,
+    /// What bounds the jobs of each site, in the snapshot's order.
+    pub sites: Vec<Bounds>,
 }
 
 /// How accumulation fills the barrier: what faster members do while the slowest takes its step.
@@ -181,7 +181,7 @@ fn walk(world: &World, members: &[Member], stride_max: u64, needed_by: Duration)
         stride_max,
         needed_by,
         windows_per_s: members.iter().map(|m| speed_at_best(world, m)).sum(),
-        seats: Seats::new(members, &world.budgets_gpu_s),
+        seats: Seats::new(members, &world.sites),
         now: Duration::ZERO,
         windows: 0,
         solo_windows: 0,
@@ -414,7 +414,7 @@ impl Walk<'_> {
         let full = |part: &Part| {
             let member = self.seats.seats[part.member].member;
             let windows = member.step_windows(part.accumulation);
-            part.steps == self.world.steps && part.windows.0 == windows * part.steps.0
+            part.steps == self.world.steps && part.windows.0 == windows.saturating_mul(part.steps.0)
         };
         if !stretch.parts.iter().all(full) {
             return 0;

@@ -174,6 +174,8 @@ fn validate_site(site: &Site) -> Result<(), Invalid> {
         let shape = &state.shape;
         let what = place(&format!("GPUs of {}", shape.name));
         at_least_one(&what, shape.gpus().into(), "site profile")?;
+        let what = place(&format!("minutes of {}", shape.name));
+        at_least_one(&what, shape.walltime.as_secs() / 60, "site profile")?;
     }
     if let Some(budget) = &site.budget {
         let source = budget.gpu_hours.source.to_string();

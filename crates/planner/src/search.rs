@@ -4,9 +4,9 @@
 //! all are tried, and the answer is exact; otherwise each site's options are ranked by how it would do
 //! alone, and one site at a time is changed to the best of its twelve first, from two starts (the best
 //! single site; every site at its own best), until no single change helps; at the end all its options
-//! are tried once. A way that could not win
-//! even if nobody ever waited for anybody is not simulated, and one that falls behind is given up. The
-//! number of simulations is bounded, and [`Plan`] says how many were made and whether it is exact.
+//! are tried once. A way that could not win even if nobody ever waited for anybody is not simulated,
+//! and one that falls behind is given up. The number of simulations is bounded, and the plan says how
+//! many were made and whether it is exact.
 //!
 //! A site uses one shape at a time. Never here: randomness; ties go to fewer GPU-hours, then to what
 //! the snapshot lists first.
@@ -213,10 +213,9 @@ impl<'a> Search<'a> {
         for option in 0..self.options.sites[site].len() {
             let mut config = vec![None; self.options.sites.len()];
             config[site] = Some(option);
-            if let Some(tried) = self.attempt(&config, best.variant, None) {
-                scores.push((tried.idle, tried.score));
-                keep_better(&mut best, Some(tried));
-            }
+            let tried = self.given(&config, best.variant);
+            scores.push((tried.idle, tried.score));
+            keep_better(&mut best, Some(tried));
         }
         let key = |&option: &usize| scores[option];
         self.ranked[site].sort_by(|a, b| {

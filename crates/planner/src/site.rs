@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hansa_base::SiteName;
 
+use crate::chain::Bounds;
 use crate::fact::{Cost, Fact, WallMs};
 
 macro_rules! text {
@@ -234,5 +235,22 @@ impl Site {
         let nodes = self.jobs.iter().filter_map(|job| self.shape(&job.shape));
         let nodes = nodes.map(|state| state.shape.nodes).sum();
         (nodes, u32::try_from(self.jobs.len()).unwrap_or(u32::MAX))
+    }
+
+    /// What bounds the jobs of this site from `now` on.
+    #[must_use]
+    pub fn bounds(&self, now: WallMs) -> Bounds {
+        let budget = self.budget.as_ref();
+        let ends = budget.and_then(|budget| budget.ends.as_ref());
+        let from_now = |closed: &Closed| (closed.from.since(now), closed.until.since(now));
+        Bounds {
+            budget_gpu_s: budget.map(Budget::spendable_gpu_s),
+            ends_in: ends.map(|fact| fact.value.since(now)),
+            closed: self
+                .closed
+                .iter()
+                .map(|fact| from_now(&fact.value))
+                .collect(),
+        }
     }
 }

@@ -103,6 +103,19 @@ fn jobs_that_are_there_are_counted_and_not_touched() {
     running.sites[0].jobs[0].state = JobState::Pending { submitted };
     let pending = hansa_planner::plan(&running, &ask()).unwrap();
     assert_eq!(pending.members[0].first.starts_in, 30 * MINUTE);
+
+    // One whose shape has left the profile runs on, but nothing is known of it.
+    running.sites[0].jobs[0].shape = "old".into();
+    let blind = hansa_planner::plan(&running, &ask()).unwrap();
+    let unknown = blind
+        .excluded
+        .iter()
+        .find(|e| e.shape == "old".into())
+        .unwrap();
+    assert_eq!(
+        unknown.reason.to_string(),
+        "the site's profile has no such shape"
+    );
 }
 
 #[test]

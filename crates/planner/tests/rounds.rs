@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{HOUR, LUMI, MINUTE, SNELLIUS, cost, secs, shape, snapshot};
 use hansa_base::{Steps, Windows};
 use hansa_planner::{
-    Balance, ChainPolicy, Ended, Exchange, FirstJob, Member, Outcome, Site, Terms, Then,
+    Balance, Bounds, ChainPolicy, Ended, Exchange, FirstJob, Member, Outcome, Site, Terms, Then,
     Unplannable, World, candidates, simulate,
 };
 
@@ -167,7 +167,7 @@ fn world() -> World {
         balance: Balance::Off,
         accumulation_max: 8,
         horizon: 10 * HOUR,
-        budgets_gpu_s: vec![None, None],
+        sites: vec![Bounds::default()],
     }
 }
 
@@ -314,7 +314,7 @@ fn chains_wait_after_the_end_or_ahead_of_it() {
 fn a_budget_is_spent_to_the_minute_and_never_over() {
     let mut world = world();
     // Two replicas of four GPUs; six GPU-hours are one full job each but half of one.
-    world.budgets_gpu_s = vec![Some(6.0 * 3600.0)];
+    world.sites[0].budget_gpu_s = Some(6.0 * 3600.0);
     let chained = Member {
         then: Then::AfterEnd {
             wait: Duration::ZERO,
@@ -332,6 +332,25 @@ fn a_budget_is_spent_to_the_minute_and_never_over() {
     there[0].first.paid = true;
     let outcome = run(&world, &there);
     assert!(outcome.gpu_hours(&there) <= 10.0);
+}
+
+#[test]
+fn chains_keep_clear_of_maintenance_and_of_the_allocations_end() {
+    let mut world = world();
+    world.sites[0].closed = vec![(90 * MINUTE, 3 * HOUR)];
+    world.sites[0].ends_in = Some(4 * HOUR + 30 * MINUTE);
+    let wait = Duration::ZERO;
+    let member = Member {
+        then: Then::AfterEnd { wait },
+        ..plain()
+    };
+    let outcome = run(&world, &[from(0, member)]);
+    // One hour; the second would meet the maintenance and starts after it; the third is cut short.
+    assert_eq!(outcome.ended, Ended::Nobody);
+    assert_eq!(outcome.members[0].jobs, 3);
+    assert_eq!(outcome.stretches[1].opens_in, 3 * HOUR);
+    assert_eq!(outcome.ends_in, 4 * HOUR + 30 * MINUTE);
+    assert_eq!(outcome.members[0].billed, 2 * HOUR + 30 * MINUTE);
 }
 
 #[test]

@@ -41,24 +41,39 @@ fn some_member() -> impl Strategy<Value = Member> {
 fn some_world() -> impl Strategy<Value = World> {
     let limits = (1..30_u64, 1..20_000_u64, 1..20_000_u64, 1..20_000_u64);
     let rest = (0..20_u64, 0..6_u8, prop::option::of(0.0..30_000.0_f64));
-    let world = |((steps, target, corpus, horizon), (merge, kind, budget))| World {
-        steps: Steps(steps),
-        target: Windows(target),
-        corpus: Windows(corpus),
-        merge: Duration::from_secs(merge),
-        exchange: match kind % 2 {
-            0 => Exchange::Series,
-            _ => Exchange::Overlapped,
-        },
-        balance: match kind / 2 {
-            0 => Balance::Off,
-            1 => Balance::Within,
-            _ => Balance::Nearest,
-        },
-        accumulation_max: 4,
-        horizon: Duration::from_secs(horizon),
-        budgets_gpu_s: vec![budget, None],
-    };
+    let rest = (rest, (1..20_000_u64, 0..5_000_u64));
+    let world =
+        |((steps, target, corpus, horizon), ((merge, kind, budget), (ends, closed)))| World {
+            steps: Steps(steps),
+            target: Windows(target),
+            corpus: Windows(corpus),
+            merge: Duration::from_secs(merge),
+            exchange: match kind % 2 {
+                0 => Exchange::Series,
+                _ => Exchange::Overlapped,
+            },
+            balance: match kind / 2 {
+                0 => Balance::Off,
+                1 => Balance::Within,
+                _ => Balance::Nearest,
+            },
+            accumulation_max: 4,
+            horizon: Duration::from_secs(horizon),
+            sites: vec![
+                Bounds {
+                    budget_gpu_s: budget,
+                    ..Bounds::default()
+                },
+                Bounds {
+                    ends_in: Some(Duration::from_secs(ends)),
+                    closed: vec![(
+                        Duration::from_secs(closed),
+                        Duration::from_secs(closed + 500),
+                    )],
+                    ..Bounds::default()
+                },
+            ],
+        };
     (limits, rest).prop_map(world)
 }
 
@@ -106,7 +121,7 @@ proptest! {
         for tally in &outcome.members {
             prop_assert!(tally.computing <= tally.active && tally.active <= tally.billed);
         }
-        if let Some(budget_gpu_s) = world.budgets_gpu_s[0] {
+        if let Some(budget_gpu_s) = world.sites[0].budget_gpu_s {
             let here = |i: &usize| members[*i].site == 0;
             let billed = (0..members.len()).filter(here).map(|i| {
                 outcome.members[i].billed * 4 * members[i].replicas
