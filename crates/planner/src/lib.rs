@@ -4,10 +4,10 @@
 //! takes a [`Snapshot`] (what is known of queues, speeds, costs and the run, each number with its
 //! source and age) and answers with plans and with the reason for everything it leaves out.
 //!
-//! - [`candidates`]: which shapes can be used, with waits ([`wait`]); why not the others.
-//! - [`waterfill`]: outstanding units to the soonest sites, if nobody ever waited for anybody.
+//! - [`candidates`]: which shapes can be used, with waits ([`wait()`]); why not the others.
+//! - [`waterfill()`]: outstanding units to the soonest sites, if nobody ever waited for anybody.
 //! - [`simulate`]: the run round by round, under the barrier; [`without_barrier`] beside it.
-//! - [`plan`], [`replan`], [`sensitivity`]: the decision, whether to keep it, and what flips it.
+//! - [`plan()`], [`replan`], [`sensitivity`]: the decision, whether to keep it, and what flips it.
 //!
 //! Never here: clocks, files, sockets, randomness, serialisation. Time is the snapshot's `now`; the
 //! same snapshot gives the same plan.
