@@ -80,7 +80,11 @@ fn show(arguments: &ShowArguments) -> anyhow::Result<()> {
     let replayed = replay_journal(&arguments.journal.path)?;
     let report = replayed.history();
     if arguments.journal.json {
-        let mut value = json!({ "replicas": report.replicas, "rounds": report.rounds });
+        let mut value = json!({
+            "replicas": report.replicas,
+            "rounds": report.rounds,
+            "evaluations": report.evaluations,
+        });
         if arguments.positions {
             value["positions"] = positions(&replayed).into();
         }

@@ -103,6 +103,7 @@ impl State {
             Event::Ending(reason) => {
                 in_order(self.ending.is_none(), "the run ends twice")?;
                 self.ending = Some(*reason);
+                self.evaluate_the_last(spec);
                 Ok(())
             }
             Event::Ended => {
@@ -472,6 +473,18 @@ impl State {
                 generation,
                 asked: None,
             });
+        }
+    }
+
+    /// Whatever the rhythm, people want to know what came out in the end.
+    fn evaluate_the_last(&mut self, spec: &RunSpec) {
+        let generation = self.current.generation;
+        let due = Evaluation {
+            generation,
+            asked: None,
+        };
+        if spec.evaluate_every > 0 {
+            self.evaluations.due = Some(due);
         }
     }
 

@@ -85,6 +85,16 @@ fn the_last_generation_is_evaluated_before_the_run_is_over() {
 }
 
 #[test]
+fn the_last_generation_is_evaluated_whatever_the_rhythm() {
+    let mut story = Story::with(|spec| {
+        spec.evaluate_every = 5;
+        spec.end = End::Rounds(2);
+    });
+    at_the_end(&mut story);
+    assert_eq!(story.ask("a"), LeaseAnswer::Evaluate(Generation(2)));
+}
+
+#[test]
 fn the_run_ends_without_an_evaluation_that_nobody_does() {
     let mut story = evaluated();
     at_the_end(&mut story);
