@@ -31,6 +31,43 @@ pub struct CoordinatorArguments {
     pub fingerprint: Option<String>,
 }
 
+/// The same for a command that also finds a coordinator by its data directory.
+#[derive(clap::Args)]
+pub struct RemoteArguments {
+    /// The coordinator's address, such as https://vm.example:8443.
+    #[arg(long, env = "HANSA_COORDINATOR")]
+    coordinator: Option<String>,
+    /// The file with this site's token, as `hansa token add` wrote it.
+    #[arg(long, env = "HANSA_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// The coordinator's fingerprint, sha256:… [default: the one in the token file].
+    #[arg(long, env = "HANSA_FINGERPRINT")]
+    fingerprint: Option<String>,
+}
+
+impl RemoteArguments {
+    /// The endpoint that the arguments describe.
+    pub fn endpoint(self) -> anyhow::Result<Endpoint> {
+        let Self {
+            coordinator,
+            token_file,
+            fingerprint,
+        } = self;
+        let (Some(coordinator), Some(token_file)) = (coordinator, token_file) else {
+            bail!(
+                "which coordinator? Give --data DIR on its own machine, or --coordinator URL with \
+                 --token-file FILE"
+            )
+        };
+        let all = CoordinatorArguments {
+            coordinator,
+            token_file,
+            fingerprint,
+        };
+        all.endpoint()
+    }
+}
+
 impl CoordinatorArguments {
     /// The endpoint that the arguments describe.
     pub fn endpoint(&self) -> anyhow::Result<Endpoint> {

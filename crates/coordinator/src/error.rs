@@ -51,8 +51,9 @@ pub enum Error {
     },
     /// The corpus is not the one that the run began with.
     #[error(
-        "the corpus is not the one that the run began with: {0}; name that one, or serve another data \
-         directory"
+        "the corpus is not the one that the run began with: {} differs: the run has {}, the recipe's \
+         corpus {}; name the run's corpus, or serve another data directory",
+        .0.field, .0.ours, .0.theirs
     )]
     CorpusChanged(Mismatch),
     /// A record cannot be used.

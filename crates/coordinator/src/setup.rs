@@ -142,7 +142,7 @@ fn continue_run(
             }
         }
         Err(error) => {
-            tracing::warn!(%error, "the corpus is not there; going on with what the journal says of it");
+            tracing::warn!(%error, "cannot use the corpus here; going on with what the journal says of it");
             Ok(None)
         }
     }

@@ -34,8 +34,19 @@ const HARMLESS: [&str; 3] = ["lock", "replica.log", ".identity.json.tmp"];
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
     /// Another process uses it.
+    #[error(
+        "{} is in use: another process trains as this replica on this machine{holder}; stop that one \
+         first, or give this one another name and another --state", path.display()
+    )]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// " (process N)", or nothing if unknown.
+        holder: String,
+    },
+    /// The lock cannot be taken for another reason.
     #[error(transparent)]
-    Locked(StoreError),
+    Lock(StoreError),
     /// It belongs to something else.
     #[error(
         "{path} is not empty and holds no replica's state (there is {found:?}); choose an empty or \
@@ -127,7 +138,10 @@ impl StateDir {
             let path = path.to_owned();
             return Err(StateDirError::Foreign { path, found });
         }
-        let lock = DataDir::lock(path).map_err(StateDirError::Locked)?;
+        let lock = DataDir::lock(path).map_err(|error| match error {
+            StoreError::AlreadyOpen { path, holder } => StateDirError::Locked { path, holder },
+            other => StateDirError::Lock(other),
+        })?;
         Ok(Self { lock })
     }
 
@@ -370,7 +384,7 @@ mod tests {
         state.save_registration(&record()).unwrap();
         assert!(matches!(
             StateDir::open(dir.path()).unwrap_err(),
-            StateDirError::Locked(_)
+            StateDirError::Locked { .. }
         ));
         drop(state);
         // A kill in the middle of the next write leaves the temporary file only.

@@ -309,7 +309,7 @@ async fn what_cannot_work_is_refused_with_its_reason() {
     let error = refused(&invitation, "lumi/r0", &dir.path().join("b")).await;
     assert!(matches!(error, Error::Busy { .. }), "{error}");
     let error = refused(&invitation, "lumi/r1", &dir.path().join("a")).await;
-    let locked = matches!(error, Error::State(StateDirError::Locked(_)));
+    let locked = matches!(error, Error::State(StateDirError::Locked { .. }));
     assert!(locked, "{error}");
     first.handle.stop();
     assert_eq!(first.outcome().await.unwrap(), Outcome::SaidGoodbye);

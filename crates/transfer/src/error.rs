@@ -47,7 +47,7 @@ impl ErrorBody {
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The address is no URL that a client can use.
-    #[error("{url:?} is not the address of a coordinator ({why}); it looks like https://host:8471")]
+    #[error("{url:?} is not the address of a coordinator ({why}); it looks like https://host:8443")]
     BadUrl {
         /// As given.
         url: String,
@@ -68,6 +68,12 @@ pub enum TransferError {
         "{0} is plain HTTP, which has no certificate to check; use https:// or drop the fingerprint"
     )]
     FingerprintUnused(String),
+    /// Plain HTTP to a server that speaks something else.
+    #[error(
+        "{0} does not answer in plain HTTP; a coordinator speaks HTTPS unless told otherwise: use https:// \
+         and the fingerprint that it prints"
+    )]
+    NotPlain(String),
     /// The token cannot be sent.
     #[error("the token holds characters that cannot be sent; copy the token file again")]
     BadToken,
@@ -237,11 +243,24 @@ impl TransferError {
         }
         let why = innermost(error);
         match () {
+            () if url.starts_with("http://") && is_no_http(error) => Self::NotPlain(url),
             () if error.is_connect() => Self::Unreachable { url, why },
             () if error.is_timeout() => Self::TimedOut { url, limit },
             () => Self::Cut { url, why },
         }
     }
+}
+
+/// Whether what was answered is no HTTP at all, such as a TLS alert.
+fn is_no_http(error: &reqwest::Error) -> bool {
+    let mut inner: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = inner {
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
+            return true;
+        }
+        inner = error.source();
+    }
+    false
 }
 
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {

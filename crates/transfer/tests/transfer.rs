@@ -377,6 +377,17 @@ async fn strangers_are_told_apart() {
         "{error:?}"
     );
 
+    let base_url = right.base_url.replace("https", "http");
+    let trust = Trust::LoopbackPlain;
+    let error = hello(&Endpoint {
+        base_url,
+        trust,
+        ..right.clone()
+    })
+    .await
+    .unwrap_err();
+    assert!(matches!(error, TransferError::NotPlain(_)), "{error:?}");
+
     let token = Token::new("two\nlines");
     let error = hello(&Endpoint { token, ..right }).await.unwrap_err();
     assert!(matches!(error, TransferError::BadToken), "{error:?}");
