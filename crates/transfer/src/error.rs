@@ -255,7 +255,10 @@ impl TransferError {
 fn is_no_http(error: &reqwest::Error) -> bool {
     let mut inner: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = inner {
-        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse) {
+        if error
+            .downcast_ref::<hyper::Error>()
+            .is_some_and(hyper::Error::is_parse)
+        {
             return true;
         }
         inner = error.source();
