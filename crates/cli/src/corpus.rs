@@ -1,5 +1,6 @@
 //! `hansa corpus`: from text to windows on disk.
 
+use crate::ui::out;
 use crate::ui::{self, CorpusBar};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -126,13 +127,13 @@ fn tokenizer(arguments: &TokenizerArguments) -> anyhow::Result<()> {
             "documents": trained.documents,
         }));
     }
-    println!("{}", arguments.out.display());
-    println!(
+    out!("{}", arguments.out.display());
+    out!(
         "  {} entries, from {} documents",
         trained.vocab_size,
         ui::count(trained.documents)
     );
-    println!("  blake3 {}", trained.hash);
+    out!("  blake3 {}", trained.hash);
     Ok(())
 }
 
@@ -181,7 +182,7 @@ fn verify(arguments: &CorpusArguments) -> anyhow::Result<()> {
         }));
     }
     let (files, size) = (verified.files, ui::bytes(verified.bytes.0));
-    println!(
+    out!(
         "{}: {files} files, {size}: all as in the manifest",
         arguments.dir.display()
     );
@@ -194,21 +195,21 @@ fn print_manifest(dir: &std::path::Path, manifest: &Manifest, json: bool) -> any
         value["path"] = dir.display().to_string().into();
         return ui::print_json(&value);
     }
-    println!("{}", dir.display());
+    out!("{}", dir.display());
     let tokenizer = &manifest.tokenizer;
-    println!(
+    out!(
         "  tokenizer  {} entries, blake3 {}",
         tokenizer.vocab_size,
         tokenizer.hash.short()
     );
-    println!(
+    out!(
         "  windows    of {} tokens, {}",
         manifest.seq_len,
         manifest.dtype.name()
     );
     for (name, split) in [("train", Split::Train), ("held out", Split::HeldOut)] {
         let split = manifest.split(split);
-        println!(
+        out!(
             "  {name:<10} {} windows, {} tokens, {} documents, {} shards",
             ui::count(split.windows.0),
             ui::count(split.tokens.0),
@@ -217,6 +218,6 @@ fn print_manifest(dir: &std::path::Path, manifest: &Manifest, json: bool) -> any
         );
     }
     let (files, size) = (manifest.inputs.len(), ui::bytes(manifest.total_bytes().0));
-    println!("  from       {files} files; {size} on disk");
+    out!("  from       {files} files; {size} on disk");
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::demo::{ledger_table, rounds_table};
 use crate::ui;
+use crate::ui::out;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use hansa_coordinator::{Replayed, VerifyReport, replay_journal, verify_journal};
@@ -51,7 +52,7 @@ fn verify(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         ui::print_json(&report)?;
     } else {
-        println!("{}", verdict(&report));
+        out!("{}", verdict(&report));
     }
     if !report.is_good() {
         bail!("the journal does not prove what it claims: keep it, and do not go on with this run");
@@ -90,15 +91,15 @@ fn show(arguments: &ShowArguments) -> anyhow::Result<()> {
         }
         return ui::print_json(&value);
     }
-    println!(
+    out!(
         "{}\n\n{}",
         ledger_table(&report.replicas),
         rounds_table(&report.rounds)
     );
     if arguments.positions {
-        println!();
+        out!("");
         for (span, ownership) in replayed.state.ledger.intervals() {
-            println!("{:>24}  {}", span.to_string(), owner(&replayed, ownership));
+            out!("{:>24}  {}", span.to_string(), owner(&replayed, ownership));
         }
     }
     Ok(())

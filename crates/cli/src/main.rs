@@ -3,11 +3,14 @@
 //! Each subcommand has a file; this one only dispatches. Data goes to stdout, prose and errors to
 //! stderr; the exit code is 0 only if what was asked for is done.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod corpus;
 mod credentials;
 mod demo;
 mod ledger;
 mod serve;
+mod slurm;
 mod status;
 mod token;
 mod train;
@@ -40,6 +43,9 @@ enum Command {
     /// Give sites access to a coordinator.
     #[command(subcommand)]
     Token(token::Command),
+    /// Look at what a site's Slurm says.
+    #[command(subcommand)]
+    Slurm(slurm::Command),
     /// Build, inspect and verify corpora.
     #[command(subcommand)]
     Corpus(corpus::Command),
@@ -55,6 +61,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => train::block_on(status::run(arguments)),
         Command::Ledger(command) => ledger::run(command),
         Command::Token(command) => token::run(command),
+        Command::Slurm(command) => slurm::run(command),
         Command::Corpus(command) => corpus::run(command),
     };
     match done {

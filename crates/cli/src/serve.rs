@@ -3,6 +3,7 @@
 use crate::status::Listening;
 use crate::token::{self, OPERATOR_FILE};
 use crate::ui;
+use crate::ui::{note, out};
 use anyhow::Context as _;
 use clap::Args;
 use hansa_coordinator::{Coordinator, Listen, Options, Scope, Summary};
@@ -23,6 +24,10 @@ pub struct Arguments {
     /// Plain HTTP instead of HTTPS; on a loopback address only.
     #[arg(long)]
     plain: bool,
+    /// Delete nothing: keep every generation and every contribution, so that all merges can be done
+    /// again. Takes as much disk as everything that was ever exchanged.
+    #[arg(long)]
+    keep_all: bool,
     /// Print what happens as JSON lines on stdout.
     #[arg(long)]
     json: bool,
@@ -30,7 +35,8 @@ pub struct Arguments {
 
 /// Serves until the run is over or a signal asks for the end.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let options = Options::new(&arguments.recipe, &arguments.data);
+    let mut options = Options::new(&arguments.recipe, &arguments.data);
+    options.keep_all = arguments.keep_all;
     let opened = tokio::task::spawn_blocking(move || Coordinator::open(options));
     let coordinator = opened.await.context("open the run")??;
     let (name, generation) = (coordinator.recipe().name.clone(), coordinator.generation());
@@ -64,16 +70,16 @@ fn announce(arguments: &Arguments, listening: &Listening, name: &str, generation
             "run": name,
             "generation": generation,
         });
-        println!("{event}");
+        out!("{event}");
         return;
     }
-    println!("run {name:?} is at generation {generation}; listening on {url}");
+    out!("run {name:?} is at generation {generation}; listening on {url}");
     if let Some(fingerprint) = fingerprint {
-        println!("fingerprint {fingerprint}");
+        out!("fingerprint {fingerprint}");
     }
     let data = arguments.data.display();
-    eprintln!("access for a site: hansa token add SITE --data {data}");
-    eprintln!("what goes on:      hansa status --data {data}");
+    note!("access for a site: hansa token add SITE --data {data}");
+    note!("what goes on:      hansa status --data {data}");
 }
 
 fn tell_end(arguments: &Arguments, summary: &Summary) {
@@ -85,17 +91,17 @@ fn tell_end(arguments: &Arguments, summary: &Summary) {
             "generation": summary.status.generation.number,
             "export": export.map(|path| path.to_string()),
         });
-        println!("{event}");
+        out!("{event}");
     } else if summary.run_over {
         let generation = summary.status.generation.number;
         let committed = summary.status.ledger.committed + summary.status.ledger.committed_before;
         let windows = ui::count(committed);
-        println!("the run is over at generation {generation}, {windows} windows committed");
+        out!("the run is over at generation {generation}, {windows} windows committed");
         if let Some(export) = export {
-            println!("model: {export}");
+            out!("model: {export}");
         }
     } else {
-        eprintln!("stopped; the same command goes on with the run");
+        note!("stopped; the same command goes on with the run");
     }
 }
 

@@ -1,5 +1,6 @@
 //! `hansa slurm`: what a site's Slurm prints, as Hansa understands it.
 
+use crate::ui::out;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use hansa_slurm::json::{Kind, parse_to_json};
@@ -41,7 +42,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         None => now_here()?,
     };
     let fields = arguments.fields.as_ref();
-    println!("{:#}", parse_to_json(arguments.kind, &bytes, &now, fields));
+    out!("{:#}", parse_to_json(arguments.kind, &bytes, &now, fields));
     Ok(())
 }
 

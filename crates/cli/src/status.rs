@@ -1,10 +1,11 @@
 //! `hansa status`: what a run is doing, and what it waits for.
 
-use crate::credentials::{CoordinatorArguments, Credentials};
+use crate::credentials::{Credentials, RemoteArguments};
 use crate::demo::{ledger_table, plain_table, rounds_table};
 use crate::token::OPERATOR_FILE;
 use crate::ui;
-use anyhow::{Context as _, bail};
+use crate::ui::out;
+use anyhow::Context as _;
 use clap::Args;
 use hansa_transfer::{Client, Endpoint};
 use hansa_wire::http::{Client as Caller, path};
@@ -21,11 +22,11 @@ const ROUNDS_SHOWN: usize = 8;
 /// `hansa status`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The coordinator's data directory, on its own machine.
-    #[arg(long, conflicts_with_all = ["coordinator", "token_file", "fingerprint"])]
+    /// The coordinator's data directory, on its own machine; nothing else is needed then.
+    #[arg(long)]
     data: Option<PathBuf>,
     #[command(flatten)]
-    remote: Option<CoordinatorArguments>,
+    remote: RemoteArguments,
     /// Print everything as JSON.
     #[arg(long)]
     json: bool,
@@ -76,13 +77,10 @@ impl Listening {
 
 /// Prints a run's status.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let endpoint = match (&arguments.data, &arguments.remote) {
-        (Some(data), _) => operator_endpoint(&Listening::load(data)?, data)?,
-        (None, Some(remote)) => remote.endpoint()?,
-        (None, None) => bail!(
-            "which coordinator? Give --data DIR on its own machine, or --coordinator URL with \
-             --token-file FILE"
-        ),
+    let endpoint = match arguments.data {
+        // The environment may name a coordinator for `hansa train`; what was asked for wins.
+        Some(data) => operator_endpoint(&Listening::load(&data)?, &data)?,
+        None => arguments.remote.endpoint()?,
     };
     let status = ask(&endpoint).await?;
     if arguments.json {
@@ -115,19 +113,19 @@ async fn ask(endpoint: &Endpoint) -> anyhow::Result<Status> {
 fn print(status: &Status) {
     let generation = &status.generation;
     let ledger = &status.ledger;
-    println!(
+    out!(
         "run         {} ({})",
         status.run,
-        &status.run_id[..status.run_id.len().min(8)]
+        status.run_id.chars().take(8).collect::<String>()
     );
-    println!(
+    out!(
         "generation  {}, inner step {}, {} tokens, {:.1} % of the run",
         generation.number,
         ui::count(generation.inner_step),
         ui::count(generation.tokens),
         100.0 * generation.progress,
     );
-    println!(
+    out!(
         "epoch {}     {} windows: {} free, {} leased, {} staged, {} committed, {} quarantined",
         status.epoch,
         ui::count(ledger.windows),
@@ -138,20 +136,21 @@ fn print(status: &Status) {
         ui::count(ledger.quarantined),
     );
     if let Some(at) = status.evaluations.last() {
-        println!(
+        out!(
             "held out    perplexity {:.2} at generation {}",
-            at.perplexity, at.generation
+            at.perplexity,
+            at.generation
         );
     }
-    println!("waits for   {}", status.waiting.text);
+    out!("waits for   {}", status.waiting.text);
     if let Some(ending) = &status.ending {
-        println!("ending      {ending}");
+        out!("ending      {ending}");
     }
-    println!("\n{}", members_table(&status.replicas));
-    println!("\n{}", ledger_table(&status.replicas));
+    out!("\n{}", members_table(&status.replicas));
+    out!("\n{}", ledger_table(&status.replicas));
     let skipped = status.rounds.len().saturating_sub(ROUNDS_SHOWN);
     if !status.rounds.is_empty() {
-        println!("\n{}", rounds_table(&status.rounds[skipped..]));
+        out!("\n{}", rounds_table(&status.rounds[skipped..]));
     }
 }
 

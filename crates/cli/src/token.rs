@@ -2,6 +2,7 @@
 
 use crate::credentials::Credentials;
 use crate::status::Listening;
+use crate::ui::{note, out};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use hansa_base::SiteName;
@@ -47,8 +48,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         );
     }
     issue(&data, &Scope::Site(site.clone()), &out)?;
-    eprintln!("copy the file to {site} and name it with --token-file; keep it secret");
-    println!("{}", out.display());
+    note!("copy the file to {site} and name it with --token-file; keep it secret");
+    out!("{}", out.display());
     Ok(())
 }
 
@@ -57,8 +58,8 @@ pub fn issue(data: &Path, scope: &Scope, out: &Path) -> anyhow::Result<()> {
     if out.exists() {
         bail!("{} exists: remove it, or name another file", out.display());
     }
-    let token = issue_token(data, scope)?;
     let fingerprint = Listening::load(data)?.fingerprint;
+    let token = issue_token(data, scope)?;
     let text =
         toml::to_string(&Credentials { token, fingerprint }).context("write a token file")?;
     let mut options = std::fs::OpenOptions::new();

@@ -2,6 +2,7 @@
 
 use crate::credentials::CoordinatorArguments;
 use crate::ui;
+use crate::ui::{note, out};
 use anyhow::Context as _;
 use clap::Args;
 use hansa_base::{ReplicaId, ReplicaName, SiteName};
@@ -64,7 +65,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let outcome = Session::new(options).run().await?;
     if !arguments.json {
-        eprintln!("{outcome}");
+        note!("{outcome}");
     }
     Ok(())
 }
@@ -72,7 +73,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 fn json_lines() -> EventSink {
     Arc::new(|event| {
         if let Ok(line) = serde_json::to_string(event) {
-            println!("{line}");
+            out!("{line}");
         }
     })
 }
@@ -156,7 +157,7 @@ fn draw(bar: &ProgressBar, plain: bool, event: &SessionEvent) {
         other => {
             let Some(line) = line_of(other) else { return };
             if plain {
-                eprintln!("{line}")
+                note!("{line}")
             } else {
                 bar.println(line)
             }

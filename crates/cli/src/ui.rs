@@ -1,10 +1,24 @@
 //! What people see: progress bars and errors on stderr, results on stdout.
 
+/// Prints a line of results on stdout. Whoever read it may have gone (`hansa status | head`), and a
+/// replica must not die of that.
+macro_rules! out {
+    ($($argument:tt)*) => { $crate::ui::write_line(&mut std::io::stdout(), format_args!($($argument)*)) };
+}
+
+/// Prints a line of prose on stderr.
+macro_rules! note {
+    ($($argument:tt)*) => { $crate::ui::write_line(&mut std::io::stderr(), format_args!($($argument)*)) };
+}
+
+pub(crate) use {note, out};
+
 use anyhow::Context as _;
 use hansa_corpus::{Stage, Tick};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
@@ -14,7 +28,13 @@ pub fn start_log() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
+}
+
+/// For [`out`] and [`note`].
+pub fn write_line(to: &mut dyn std::io::Write, line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(to, "{line}").and_then(|()| to.flush());
 }
 
 /// One line for the error, one for each cause.
@@ -28,12 +48,12 @@ pub fn print_error(error: &anyhow::Error) {
         }
         said = cause;
     }
-    eprintln!("{text}");
+    note!("{text}");
 }
 
 /// Prints a value as JSON on stdout.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    println!(
+    out!(
         "{}",
         serde_json::to_string_pretty(value).context("write JSON")?
     );

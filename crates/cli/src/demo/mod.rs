@@ -9,6 +9,7 @@ mod stage;
 mod story;
 mod text;
 
+use crate::ui::note;
 pub use report::{ledger_table, plain_table, rounds_table};
 
 use anyhow::bail;
@@ -58,7 +59,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match end? {
         End::Complete => report_end(&places, start.elapsed()),
         End::Interrupted => {
-            eprintln!(
+            note!(
                 "stopped; every process has ended. To go on: hansa demo --dir {}",
                 arguments.dir.display()
             );

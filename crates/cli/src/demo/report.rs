@@ -2,6 +2,7 @@
 
 use super::prepare::Places;
 use super::story::{LATE, Story};
+use crate::ui::out;
 use crate::{ledger, ui};
 use anyhow::ensure;
 use comfy_table::{CellAlignment, Table, presets};
@@ -14,26 +15,26 @@ use std::time::Duration;
 pub fn print(places: &Places, story: &Story, took: Duration) -> anyhow::Result<()> {
     let replayed = replay_journal(&places.data())?;
     let report = replayed.history();
-    println!(
+    out!(
         "\nWho trained what, in windows of {} tokens:\n",
         replayed.spec.digest.seq_len
     );
-    println!("{}", ledger_table(&report.replicas));
-    println!("\nThe rounds, with the mean time of their members:\n");
-    println!("{}\n", rounds_table(&report.rounds));
+    out!("{}", ledger_table(&report.replicas));
+    out!("\nThe rounds, with the mean time of their members:\n");
+    out!("{}\n", rounds_table(&report.rounds));
     lost_lease_lines(&replayed, story)
         .iter()
-        .for_each(|line| println!("{line}"));
+        .for_each(|line| out!("{line}"));
     let unigram = unigram_perplexity(&Corpus::open(&places.corpus())?)?;
-    println!("{}", perplexity_line(&report.evaluations, unigram));
+    out!("{}", perplexity_line(&report.evaluations, unigram));
     let proof = verify_journal(&places.data())?;
-    println!("ledger verify: {}", ledger::verdict(&proof));
-    println!(
+    out!("ledger verify: {}", ledger::verdict(&proof));
+    out!(
         "journal: {}",
         places.data().join("journal.sqlite").display()
     );
-    println!("model:   {}", places.data().join("export").display());
-    println!("took {} min {} s", took.as_secs() / 60, took.as_secs() % 60);
+    out!("model:   {}", places.data().join("export").display());
+    out!("took {} min {} s", took.as_secs() / 60, took.as_secs() % 60);
     ensure!(proof.is_good(), "the journal does not prove what it claims");
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! generation.
 
 use crate::ui;
+use crate::ui::note;
 use hansa_wire::status::Status;
 use indicatif::{MultiProgress, ProgressBar};
 use serde_json::Value;
@@ -42,7 +43,7 @@ impl Screen {
     /// A line that stays.
     pub fn tell(&self, line: &str) {
         if self.run.is_hidden() {
-            eprintln!("{line}");
+            note!("{line}");
         } else {
             let _ = self.all.println(line);
         }
@@ -113,7 +114,7 @@ impl Screen {
         );
         self.run.set_position(generation);
         if self.run.is_hidden() && self.generation != Some(generation) {
-            eprintln!("{message}");
+            note!("{message}");
         }
         self.run.set_message(message);
         self.generation = Some(generation);

@@ -149,8 +149,9 @@ pub struct OuterSection {
     pub lr: f64,
     /// `μ`. Default 0.9.
     pub momentum: f64,
-    /// What a round with one contribution does: `"full"` (default; `η = 1`, with momentum), `"adopt"`
-    /// (take over its weights) or `"same"` (no special case).
+    /// What a round with one contribution does: `"adopt"` (default; take over its weights), `"full"`
+    /// (`η = 1`, with momentum) or `"same"` (no special case). The default was measured: see
+    /// `docs/adr/0001-solo-rounds-adopt.md`.
     #[serde(with = "solo")]
     pub solo: Solo,
 }
@@ -160,7 +161,7 @@ impl Default for OuterSection {
         Self {
             lr: 0.7,
             momentum: 0.9,
-            solo: Solo::Full,
+            solo: Solo::Adopt,
         }
     }
 }
