@@ -4,12 +4,13 @@
 //! steps run even when one fails, so that one run tells everything. Nothing is built twice: clippy
 //! and docs share the metadata of dependencies, and tests use the profile that `cargo test` uses.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
-use crate::{set_by_cargo_run, setup, tidy};
+use crate::{set_by_cargo_run, setup, tidy, torch};
 
 /// Endings of the names of test targets that `--fast` leaves out.
 const LEFT_OUT_OF_FAST: &[&str] = &["_e2e", "_slow"];
@@ -36,13 +37,22 @@ enum Action {
     /// The dependency policy needs a tool that may be missing.
     Deny,
     Tidy,
+    /// PyTorch for a test, by this script.
+    Torch(PathBuf),
 }
 
 struct Outcome {
     name: &'static str,
     took: Duration,
-    /// What to run to see the failure again; nothing when the step passed.
-    reproduce: Option<String>,
+    verdict: Verdict,
+}
+
+enum Verdict {
+    Passed,
+    /// What it was for is left out, which is no failure.
+    LeftOut,
+    /// What to run to see it again.
+    Failed(String),
 }
 
 /// Runs all steps of `extent`.
@@ -65,14 +75,18 @@ pub fn run(sh: &Shell, extent: Extent) -> anyhow::Result<()> {
     }
     let failed = outcomes
         .iter()
-        .filter(|outcome| outcome.reproduce.is_some())
+        .filter(|outcome| matches!(outcome.verdict, Verdict::Failed(_)))
         .count();
     anyhow::ensure!(failed == 0, "{failed} of {} steps failed", outcomes.len());
     Ok(())
 }
 
 fn full_steps() -> Vec<Step> {
-    vec![
+    let torch = torch::installer().map(|script| Step {
+        name: "pytorch for a test",
+        action: Action::Torch(script),
+    });
+    let mut steps = vec![
         format(),
         Step {
             name: "tidy",
@@ -90,8 +104,10 @@ fn full_steps() -> Vec<Step> {
                 variable: Some(("RUSTDOCFLAGS", "-D warnings")),
             },
         },
-        command("tests", "cargo test --workspace --no-fail-fast"),
-    ]
+    ];
+    steps.extend(torch);
+    steps.push(command("tests", "cargo test --workspace --no-fail-fast"));
+    steps
 }
 
 fn fast_steps(test_targets: &[String]) -> Vec<Step> {
@@ -179,14 +195,24 @@ fn run_steps(sh: &Shell, steps: &[Step]) -> Vec<Outcome> {
         let started = Instant::now();
         let result = step.action.run(sh);
         let took = started.elapsed();
-        if let Err(error) = &result {
-            println!("── {} failed: {error:#}", step.name);
-        }
-        let reproduce = result.err().map(|_| step.action.line());
+        let verdict = match (&step.action, result) {
+            (_, Ok(())) => Verdict::Passed,
+            (Action::Torch(_), Err(error)) => {
+                println!(
+                    "── PyTorch cannot be installed, so the exported model is NOT compared with it: \
+                     {error:#}"
+                );
+                Verdict::LeftOut
+            }
+            (action, Err(error)) => {
+                println!("── {} failed: {error:#}", step.name);
+                Verdict::Failed(action.line())
+            }
+        };
         outcomes.push(Outcome {
             name: step.name,
             took,
-            reproduce,
+            verdict,
         });
     }
     outcomes
@@ -211,6 +237,7 @@ impl Action {
                 setup::TOOLS_BIN
             ),
             Self::Tidy => "cargo xtask tidy".to_owned(),
+            Self::Torch(script) => torch::lines(script).join(" && "),
         }
     }
 
@@ -225,6 +252,7 @@ impl Action {
                 run_command(sh, &words(&format!("cargo deny check {DENY_CHECKS}")), None)
             }
             Self::Tidy => tidy::run(sh),
+            Self::Torch(script) => torch::install(sh, script),
         }
     }
 }
@@ -246,21 +274,21 @@ fn run_command(sh: &Shell, words: &[String], variable: Option<(&str, &str)>) -> 
 fn summary(outcomes: &[Outcome]) -> String {
     let mut text = String::from("── summary\n");
     for outcome in outcomes {
-        let verdict = if outcome.reproduce.is_none() {
-            "ok"
-        } else {
-            "FAILED"
+        let verdict = match outcome.verdict {
+            Verdict::Passed => "ok",
+            Verdict::LeftOut => "LEFT OUT",
+            Verdict::Failed(_) => "FAILED",
         };
         let took_s = outcome.took.as_secs_f64();
-        text += &format!("{verdict:>6}  {took_s:7.1} s  {}\n", outcome.name);
+        text += &format!("{verdict:>8}  {took_s:7.1} s  {}\n", outcome.name);
     }
     let total_s: f64 = outcomes
         .iter()
         .map(|outcome| outcome.took.as_secs_f64())
         .sum();
-    text += &format!("        {total_s:7.1} s  in all\n");
+    text += &format!("          {total_s:7.1} s  in all\n");
     for outcome in outcomes {
-        if let Some(line) = &outcome.reproduce {
+        if let Verdict::Failed(line) = &outcome.verdict {
             text += &format!("{} failed; to see it alone: {line}\n", outcome.name);
         }
     }
@@ -293,6 +321,24 @@ mod tests {
         );
         assert_eq!(text.matches("  ok").count(), 2, "{text}");
         assert_eq!(text.matches("FAILED").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_missing_pytorch_is_loud_and_fails_nothing() {
+        let sh = Shell::new().unwrap();
+        let script = PathBuf::from("/nowhere/install-torch.sh");
+        let step = Step {
+            name: "pytorch",
+            action: Action::Torch(script),
+        };
+        sh.change_dir(std::env::temp_dir());
+        let outcomes = run_steps(&sh, &[step, command("tests", "true")]);
+        let text = summary(&outcomes);
+        assert!(text.contains("LEFT OUT") && text.contains("  ok"), "{text}");
+        assert!(
+            !text.contains("FAILED") && !text.contains("failed"),
+            "{text}"
+        );
     }
 
     #[test]

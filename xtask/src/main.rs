@@ -7,6 +7,7 @@
 mod ci;
 mod setup;
 mod tidy;
+mod torch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

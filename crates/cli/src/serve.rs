@@ -54,8 +54,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if !operator.exists() {
         token::issue(&arguments.data, &Scope::Operator, &operator)?;
     }
+    let asked_to_stop = asked_to_stop()?;
     announce(&arguments, &listening, &name, generation.0);
-    let summary = service.run(asked_to_stop()).await?;
+    let summary = service.run(asked_to_stop).await?;
     tell_end(&arguments, &summary);
     Ok(())
 }
@@ -105,17 +106,17 @@ fn tell_end(arguments: &Arguments, summary: &Summary) {
     }
 }
 
-/// SIGTERM or Ctrl-C.
-async fn asked_to_stop() {
+/// Resolves at SIGTERM or Ctrl-C. Both are listened for when this returns: whoever has read that the
+/// coordinator listens may ask it to stop.
+fn asked_to_stop() -> anyhow::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => signal.recv().await,
-            Err(_) => std::future::pending().await,
+    let listen = |kind| signal(kind).context("listen for signals");
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
-    };
-    tokio::select! {
-        _ = terminated => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+    })
 }

@@ -88,13 +88,23 @@ fn progress_bar() -> EventSink {
 }
 
 fn draw(bar: &ProgressBar, plain: bool, event: &SessionEvent) {
-    let show = |prefix: &'static str, done: u64, total: u64, message: String| {
+    if let Some((prefix, done, total, message)) = bar_of(event) {
         bar.set_prefix(prefix);
         bar.set_length(total.max(1));
         bar.set_position(done);
         bar.set_message(message);
-    };
-    match event {
+    } else if let Some(line) = line_of(event) {
+        if plain {
+            note!("{line}")
+        } else {
+            bar.println(line)
+        }
+    }
+}
+
+/// What the bar shows of an event: activity, how much of how much, and the rest in words.
+fn bar_of(event: &SessionEvent) -> Option<(&'static str, u64, u64, String)> {
+    Some(match event {
         SessionEvent::Step {
             generation,
             step,
@@ -105,64 +115,35 @@ fn draw(bar: &ProgressBar, plain: bool, event: &SessionEvent) {
         } => {
             let speed = ui::count(*tokens_per_s as u64);
             let rest = format!("step {step}/{steps} · loss {loss:.4} · {speed} tokens/s");
-            show(
-                "training",
-                *step,
-                *steps,
-                format!("generation {generation} · {rest}"),
-            );
+            let message = format!("generation {generation} · {rest}");
+            ("training", *step, *steps, message)
         }
         SessionEvent::Downloading {
-            done_bytes,
-            total_bytes,
-        } => {
-            show(
-                "downloading",
-                *done_bytes,
-                *total_bytes,
-                ui::bytes(*total_bytes),
-            );
-        }
+            done_bytes: done,
+            total_bytes: total,
+        } => ("downloading", *done, *total, ui::bytes(*total)),
         SessionEvent::Uploading {
-            done_bytes,
-            total_bytes,
-        } => {
-            show(
-                "uploading",
-                *done_bytes,
-                *total_bytes,
-                ui::bytes(*total_bytes),
-            );
-        }
+            done_bytes: done,
+            total_bytes: total,
+        } => ("uploading", *done, *total, ui::bytes(*total)),
         SessionEvent::Evaluating {
             generation,
-            done_windows,
-            total_windows,
+            done_windows: done,
+            total_windows: total,
         } => {
             let message = format!("generation {generation} on held-out windows");
-            show("evaluating", *done_windows, *total_windows, message);
+            ("evaluating", *done, *total, message)
         }
         SessionEvent::CheckingCorpus {
-            done_bytes,
-            total_bytes,
+            done_bytes: done,
+            total_bytes: total,
         } => {
-            show(
-                "checking",
-                *done_bytes,
-                *total_bytes,
-                "the corpus against its manifest".into(),
-            );
+            let message = "the corpus against its manifest".to_owned();
+            ("checking", *done, *total, message)
         }
-        SessionEvent::Waiting { reason } => show("waiting", 0, 0, reason.clone()),
-        other => {
-            let Some(line) = line_of(other) else { return };
-            if plain {
-                note!("{line}")
-            } else {
-                bar.println(line)
-            }
-        }
-    }
+        SessionEvent::Waiting { reason } => ("waiting", 0, 0, reason.clone()),
+        _ => return None,
+    })
 }
 
 /// What is worth a line of its own.

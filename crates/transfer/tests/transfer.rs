@@ -315,6 +315,21 @@ async fn hello(endpoint: &Endpoint) -> Result<serde_json::Value, TransferError> 
 }
 
 #[tokio::test]
+async fn plain_http_to_a_port_that_speaks_https_is_named() {
+    let server = TestServer::start(b"").await;
+    let right = server.endpoint();
+    let error = hello(&Endpoint {
+        base_url: right.base_url.replace("https", "http"),
+        trust: Trust::LoopbackPlain,
+        ..right
+    })
+    .await
+    .unwrap_err();
+    assert!(matches!(error, TransferError::NotPlain(_)), "{error:?}");
+    assert!(!error.is_transient());
+}
+
+#[tokio::test]
 async fn strangers_are_told_apart() {
     let server = TestServer::start(b"").await;
     let right = server.endpoint();
@@ -376,17 +391,6 @@ async fn strangers_are_told_apart() {
         matches!(error, TransferError::PlainNotLoopback(_)),
         "{error:?}"
     );
-
-    let base_url = right.base_url.replace("https", "http");
-    let trust = Trust::LoopbackPlain;
-    let error = hello(&Endpoint {
-        base_url,
-        trust,
-        ..right.clone()
-    })
-    .await
-    .unwrap_err();
-    assert!(matches!(error, TransferError::NotPlain(_)), "{error:?}");
 
     let token = Token::new("two\nlines");
     let error = hello(&Endpoint { token, ..right }).await.unwrap_err();
