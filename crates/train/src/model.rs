@@ -96,8 +96,8 @@ impl Model {
         );
     }
 
-    /// `mid = x + o_proj(attention(norm(x)))`.
-    fn attention_forward(
+    /// Queries, keys and values of `norm(x)`, by head: the first two normed and rotated.
+    fn heads_forward(
         &self,
         z: Sizes,
         weights: &[f32],
@@ -106,8 +106,7 @@ impl Model {
         scratch: &mut Scratch,
     ) {
         let (nd, nq, nk) = (z.n * z.d, z.n * z.q, z.n * z.k);
-        let x_nd = &a.x_nd[..nd];
-        let attn_in_nd = &mut a.attn_in_nd[..nd];
+        let (x_nd, attn_in_nd) = (&a.x_nd[..nd], &mut a.attn_in_nd[..nd]);
         let inv_rms_n = &mut a.attn_in_inv_rms_n[..z.n];
         rmsnorm(
             attn_in_nd,
@@ -167,7 +166,19 @@ impl Model {
             z.d,
         );
         split_heads(&mut a.v_bgse[..nk], v_nk, z.key_value_heads());
+    }
 
+    /// `mid = x + o_proj(attention(norm(x)))`.
+    fn attention_forward(
+        &self,
+        z: Sizes,
+        weights: &[f32],
+        slots: &LayerSlots,
+        a: &mut LayerActivations,
+        scratch: &mut Scratch,
+    ) {
+        self.heads_forward(z, weights, slots, a, scratch);
+        let (nd, nq, nk) = (z.n * z.d, z.n * z.q, z.n * z.k);
         let qkv = Qkv {
             q_bhse: &a.q_bhse[..nq],
             k_bgse: &a.k_bgse[..nk],
@@ -179,7 +190,7 @@ impl Model {
         merge_heads(&mut a.o_nq[..nq], o_bhse, z.query_heads());
 
         let mid_nd = &mut a.mid_nd[..nd];
-        copy(mid_nd, x_nd);
+        copy(mid_nd, &a.x_nd[..nd]);
         linear(
             mid_nd,
             Write::Add,
