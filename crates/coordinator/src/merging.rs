@@ -82,13 +82,17 @@ fn outer_step(step: hansa_protocol::OuterStep) -> hansa_outer::OuterStep {
 
 /// Deletes the blobs that nothing needs: neither one of the newest generations (the current one and the
 /// open round's base among them), nor an announced or staged contribution, nor `spared`. Hashes stay in
-/// the journal. Must not run beside a merge, whose results no record names yet.
+/// the journal. Deletes nothing if all is to be kept. Must not run beside a merge, whose results no
+/// record names yet.
 pub(crate) fn prune(
     shell: &Shell,
     state: &State,
     files: &BTreeMap<Generation, GenerationFiles>,
     spared: impl IntoIterator<Item = Hash>,
 ) -> Result<(), StoreError> {
+    if shell.options.keep_all {
+        return Ok(());
+    }
     let keep = shell.options.keep_generations.max(2);
     let newest = files.values().rev().take(keep);
     let mut needed: BTreeSet<Hash> = newest

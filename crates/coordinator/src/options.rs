@@ -19,10 +19,13 @@ pub struct Options {
     pub merge: MergeOptions,
     /// Generations whose files are kept, the current one included; at least 2.
     pub keep_generations: usize,
+    /// Nothing is deleted: every generation and every contribution stays, so that all merges can be
+    /// done again from the first on. Older generations are kept, but still not served.
+    pub keep_all: bool,
 }
 
 impl Options {
-    /// The defaults: three generations, all cores.
+    /// The defaults: three generations, all cores, nothing else kept.
     #[must_use]
     pub fn new(recipe: impl Into<PathBuf>, data_dir: impl Into<PathBuf>) -> Self {
         let names = ["localhost", "127.0.0.1", "::1"];
@@ -32,6 +35,7 @@ impl Options {
             certificate_names: names.map(str::to_owned).to_vec(),
             merge: MergeOptions::default(),
             keep_generations: 3,
+            keep_all: false,
         }
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use hansa_base::Generation;
-use hansa_coordinator::{Error, verify_journal};
+use hansa_coordinator::{Error, replay_journal, verify_journal};
 use hansa_protocol::{Event, LeaseAnswer, Verdict};
 use hansa_store::{BlobStore, Bring, DataDir, Journal, Record, Seq, StoreError};
 use hansa_wire::journal::{Entry, Events, JOURNAL_VERSION, decode_entry, encode_entry};
@@ -301,4 +301,31 @@ async fn old_generations_are_pruned_and_the_newest_are_served() {
     assert_eq!((report.committed, report.epoch), (48, 1));
     // A finished run is finished at once when it is served again.
     assert!(world.serve().await.end().await.unwrap().run_over);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_keeps_all_can_be_merged_again_from_its_first_generation() {
+    let mut world = World::new().with("min_quorum = 2", "min_quorum = 1");
+    world.keep_all = true;
+    let server = world.serve().await;
+    let mut a = world.replica(&server, "lumi");
+    let mut current = a.register().await.unwrap().current;
+    let mut contributed = Vec::new();
+    for delta in [0.01, 0.02] {
+        contributed.push(a.contribute(current.manifest, delta).await);
+        current = next_generation(&a, current.generation).await;
+    }
+    a.goodbye().await.unwrap();
+    assert!(server.end().await.unwrap().run_over);
+    // Nor does a start delete anything.
+    assert!(world.serve().await.end().await.unwrap().run_over);
+    let dir = DataDir::lock(&world.data()).unwrap();
+    let store = BlobStore::open(&dir).unwrap();
+    for payload in contributed {
+        store.open_blob(payload.manifest.hash()).unwrap();
+    }
+    for files in replay_journal(&world.data()).unwrap().files.values() {
+        store.open_blob(files.theta).unwrap();
+        files.momentum.map(|hash| store.open_blob(hash).unwrap());
+    }
 }

@@ -27,6 +27,7 @@ pub fn hash(byte: u8) -> Hash {
 pub struct World {
     pub dir: tempfile::TempDir,
     pub recipe: String,
+    pub keep_all: bool,
     lumi: String,
     snellius: String,
 }
@@ -76,6 +77,7 @@ impl World {
         let world = Self {
             dir,
             recipe: RECIPE.to_owned(),
+            keep_all: false,
             lumi,
             snellius,
         };
@@ -120,7 +122,10 @@ impl World {
     pub fn options(&self, data: &Path) -> Options {
         let recipe = self.dir.path().join("run.toml");
         std::fs::write(&recipe, &self.recipe).unwrap();
-        Options::new(recipe, data)
+        Options {
+            keep_all: self.keep_all,
+            ..Options::new(recipe, data)
+        }
     }
 
     pub fn open(&self) -> Result<Coordinator, Error> {
