@@ -320,6 +320,45 @@ fn without_the_coordinator_it_trains_to_the_end_of_its_plan_and_then_retries() {
 }
 
 #[test]
+fn a_heartbeat_that_is_answered_ends_the_back_off() {
+    let mut process = Process::training();
+    process.now = process.now.after(s(5));
+    process.step().wrap_up();
+    let (no, first) = process.call();
+    process.tell(Input::Answered {
+        no,
+        answer: unreachable(),
+    });
+    let is_call = |action: &Action| matches!(action, Action::Call { .. });
+    assert!(!process.has(is_call));
+    process.pulse(Ok(Reply::Standing(standing(Some(lease(0)), current(0)))));
+    let (again, second) = process.call();
+    assert!(second == first && again != no);
+}
+
+#[test]
+fn an_answer_makes_the_next_back_off_short_again() {
+    let mut process = Process::joined(Found::default(), registered(None, None));
+    process.reply(Reply::Lease(LeaseAnswer::Adopt(current(0))));
+    // Its heartbeat stays under way: the clock is only for the call.
+    process.tell(Input::Loaded);
+    let mut next_attempt = |answer: Result<Reply, CallFailed>| {
+        let (no, _) = process.call();
+        process.tell(Input::Answered { no, answer });
+        let answered = process.now;
+        process.now = process.machine.wake_at().unwrap();
+        let delay = process.now.since(answered);
+        process.tell(Input::Wake);
+        delay
+    };
+    let delays: Vec<_> = (0..5).map(|_| next_attempt(unreachable())).collect();
+    assert!(delays[4] > 4 * delays[0], "{delays:?}");
+    next_attempt(Ok(Reply::Lease(LeaseAnswer::Wait(Wait::Merging))));
+    let delay = next_attempt(unreachable());
+    assert!(delay < 2 * delays[0], "{delay:?} after {delays:?}");
+}
+
+#[test]
 fn it_stops_training_what_cannot_count() {
     let cases = [
         standing(None, current(0)),

@@ -364,7 +364,15 @@ impl ReplicaMachine {
         }
     }
 
+    /// Whoever answers a heartbeat can answer the call that waits for its next attempt, too.
+    pub(super) fn end_back_off(&mut self, now: MonoMs) {
+        if self.failures > 0 && self.call_at.is_some() {
+            self.make_call(now);
+        }
+    }
+
     fn replied(&mut self, now: MonoMs, reply: Reply) {
+        let failures = std::mem::take(&mut self.failures);
         match (self.doing.clone(), reply) {
             (Doing::Registering, Reply::Registered(registered)) => self.registered(now, registered),
             (Doing::Asking, Reply::Lease(answer)) => self.told_what_to_do(now, answer),
@@ -372,7 +380,10 @@ impl ReplicaMachine {
             (Doing::Announcing, Reply::Verdict(verdict)) => self.verdict(now, verdict),
             (Doing::Uploading, Reply::Verdict(verdict)) => self.verdict(now, verdict),
             (Doing::Leaving(reason), Reply::Done) => self.gone(now, reason),
-            (_, reply) => self.unreachable(now, format!("an unfit answer came: {reply:?}")),
+            (_, reply) => {
+                self.failures = failures;
+                self.unreachable(now, format!("an unfit answer came: {reply:?}"));
+            }
         }
     }
 

@@ -183,6 +183,7 @@ impl ReplicaMachine {
         match answer {
             Ok(Reply::Standing(standing)) => {
                 self.vitals.rtt = Some(now.since(sent));
+                self.end_back_off(now);
                 if news == self.vitals.news {
                     self.stand(now, &standing);
                 }
