@@ -13,7 +13,7 @@ mod plan;
 #[path = "soak/replay.rs"]
 mod replay;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,11 @@ use hansa_coordinator::{replay_journal, verify_journal};
 use plan::{Step, Who, draw};
 use replay::{Replayed, replay};
 
+/// The short version, which takes less than a minute.
+const KILLS: usize = 20;
+const MINUTES: f64 = 0.4;
+/// One that has some of everything.
+const SEED: u64 = 1071;
 /// What a replica trains at most while it is shot at, in windows per second: so the corpus is not
 /// over before the kills are.
 const PACE: f64 = 48.0;
@@ -86,10 +91,10 @@ epochs = 3
 #[test]
 fn whatever_is_killed_whenever_every_window_is_in_the_weights_exactly_once() {
     let (kills, minutes): (usize, f64) = (
-        from_environment("HANSA_SOAK_KILLS", 20),
-        from_environment("HANSA_SOAK_MINUTES", 0.4),
+        from_environment("HANSA_SOAK_KILLS", KILLS),
+        from_environment("HANSA_SOAK_MINUTES", MINUTES),
     );
-    let seed = from_environment("HANSA_SOAK_SEED", 1);
+    let seed = from_environment("HANSA_SOAK_SEED", SEED);
     let within = Duration::from_secs_f64(60.0 * minutes);
     let steps = draw(seed, kills, within, SITES.len());
     assert_eq!(steps, draw(seed, kills, within, SITES.len()));
@@ -118,6 +123,19 @@ fn whatever_is_killed_whenever_every_window_is_in_the_weights_exactly_once() {
         began.elapsed()
     );
     tell(&place, seed, &steps, &cast, &replayed);
+}
+
+#[test]
+fn the_short_plan_has_some_of_everything() {
+    let within = Duration::from_secs_f64(60.0 * MINUTES);
+    let steps = draw(SEED, KILLS, within, SITES.len());
+    let kind = |step: &Step| (matches!(step.who, Who::Coordinator), step.act);
+    let kinds: BTreeSet<_> = steps.iter().map(kind).collect();
+    // Six for the coordinator; a replica also loses its state, is taken over, and haunts.
+    assert_eq!(kinds.len(), 15, "{kinds:?}");
+    let aims = steps.iter().filter_map(|step| step.aim);
+    let turns: BTreeSet<_> = aims.map(|(_, turn)| turn).collect();
+    assert_eq!(turns, plan::TURNS.into());
 }
 
 fn from_environment<T: FromStr>(name: &str, default: T) -> T {
@@ -192,8 +210,17 @@ fn tell(place: &Place, seed: u64, steps: &[Step], cast: &Cast, replayed: &Replay
     let sum = |of: fn(&hansa_wire::status::TallyStatus) -> u64| -> u64 {
         history.replicas.iter().map(|r| of(&r.tally)).sum()
     };
-    let (asked_twice, fenced) = (cast.asked_twice, cast.fenced);
-    println!("seed {seed}: {acts:#?}, {asked_twice} asked twice to end, {fenced} ghosts fenced");
+    let Cast {
+        asked_twice,
+        fenced,
+        hits,
+        ..
+    } = cast;
+    let aimed = steps.iter().filter(|step| step.aim.is_some()).count();
+    println!(
+        "seed {seed}: {acts:#?}; of {aimed} kills at an event {hits} met it; {asked_twice} asked \
+         twice to end, {fenced} ghosts fenced"
+    );
     println!(
         "{} generations of {} contributions, {} of them of several; windows: {} committed, {} \
          granted, {} reclaimed, {} released, {} inherited; {} contributions refused",

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,6 +14,8 @@ use super::plan::{Act, Random, Return, Step, Who};
 /// Longer than anything takes on a busy machine: a bound, never a measurement.
 const WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+const AIM_WITHIN: Duration = Duration::from_secs(1);
+const AIM_EVERY: Duration = Duration::from_micros(500);
 /// Below the ports that connections get: a client that looks for a coordinator that is away could
 /// get that very port for itself, and keep the coordinator from coming back.
 const PORTS: std::ops::Range<u64> = 20_000..32_000;
@@ -29,6 +32,8 @@ pub struct Cast {
     /// Predecessors of live replicas, one for each site at the most; and how many there were.
     ghosts: BTreeMap<usize, Child>,
     pub fenced: usize,
+    /// Kills that were aimed at an event, and met it.
+    pub hits: usize,
     /// How often a site's state directory was moved on.
     moves: [usize; SITES.len()],
     /// Who was asked to end.
@@ -50,6 +55,7 @@ impl Cast {
             replicas: Default::default(),
             ghosts: BTreeMap::new(),
             fenced: 0,
+            hits: 0,
             moves: [0; SITES.len()],
             asked: BTreeSet::new(),
             asked_twice: 0,
@@ -58,6 +64,9 @@ impl Cast {
 
     /// Plays one line of the plan. Where it says that somebody is there, somebody is.
     pub fn play(&mut self, step: &Step) {
+        if let Some((site, event)) = step.aim {
+            self.hits += usize::from(self.await_event(site, event));
+        }
         match step.act {
             Act::Start => self.start(step.who),
             Act::Stall => self.signal(step.who, libc::SIGSTOP),
@@ -75,6 +84,22 @@ impl Cast {
                 }
             }
         }
+    }
+
+    /// Waits a little for the next event of this name.
+    fn await_event(&self, site: usize, event: &str) -> bool {
+        let mut log = File::open(self.log(Who::Site(site), "json")).unwrap();
+        log.seek(SeekFrom::End(0)).unwrap();
+        let (mut text, event) = (String::new(), format!("\"event\":\"{event}\""));
+        let began = Instant::now();
+        while began.elapsed() < AIM_WITHIN {
+            log.read_to_string(&mut text).unwrap();
+            if text.contains(&event) {
+                return true;
+            }
+            std::thread::sleep(AIM_EVERY);
+        }
+        false
     }
 
     /// A job hangs, and the scheduler starts it again elsewhere.

@@ -46,12 +46,24 @@ pub enum Return {
     Empty,
 }
 
+/// What replicas tell at the turns of a round, where a kill hurts most.
+pub const TURNS: [&str; 6] = [
+    "registered",
+    "adopted",
+    "phase_started",
+    "step",
+    "uploading",
+    "contributed",
+];
+
 /// One line of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub at: Duration,
     pub who: Who,
     pub act: Act,
+    /// Not at this instant, but at the next event of this name from a site, if it comes soon.
+    pub aim: Option<(usize, &'static str)>,
 }
 
 /// `kills` SIGKILLs, and some other mischief between them, spread over about `within`.
@@ -85,13 +97,25 @@ pub fn draw(seed: u64, kills: usize, within: Duration, sites: usize) -> Vec<Step
             Act::TakeOver => Act::Haunt,
             _ => Act::Start,
         };
-        for (at_ms, act) in [(now_ms, act), (back_ms[place], back)] {
+        let aim = matches!(act, Act::Kill(_)).then(|| draw_aim(&mut random, who, sites));
+        let turns = [(now_ms, act, aim.flatten()), (back_ms[place], back, None)];
+        for (at_ms, act, aim) in turns {
             let at = Duration::from_millis(at_ms);
-            steps.push(Step { at, who, act });
+            steps.push(Step { at, who, act, aim });
         }
     }
     steps.sort_by_key(|step| step.at);
     steps
+}
+
+/// Half of the kills are aimed: a replica at its own events, the coordinator at anybody's.
+fn draw_aim(random: &mut Random, who: Who, sites: usize) -> Option<(usize, &'static str)> {
+    let site = match who {
+        Who::Site(site) => site,
+        Who::Coordinator => random.below(sites as u64) as usize,
+    };
+    let turn = TURNS[random.below(TURNS.len() as u64) as usize];
+    (random.below(2) == 0).then_some((site, turn))
 }
 
 fn draw_act(random: &mut Random, who: Who) -> Act {
