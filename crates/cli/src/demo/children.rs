@@ -79,16 +79,19 @@ impl Process {
         }
     }
 
-    /// Waits until it ends; after `within` it is killed.
-    pub fn wait_or_kill(&mut self, within: Duration) -> anyhow::Result<()> {
+    /// Waits until it ends; after `within` it is killed. True if it has ended well.
+    pub fn wait_or_kill(&mut self, within: Duration) -> anyhow::Result<bool> {
         let start = Instant::now();
-        while self.ended()?.is_none() {
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status.success());
+            }
             if start.elapsed() > within {
-                return self.kill();
+                self.kill()?;
+                return Ok(false);
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(())
     }
 }
 

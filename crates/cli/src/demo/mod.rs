@@ -53,6 +53,10 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let prepared = places.clone();
     let (text, rounds) = (arguments.text, arguments.rounds);
     tokio::task::spawn_blocking(move || prepare::prepare(&prepared, &text, rounds)).await??;
+    if is_complete(&places)? {
+        note!("this demo is complete; to play another one, give it another folder with --dir");
+        return report_end(&places, start.elapsed());
+    }
     let mut stage = stage::Stage::open(places.clone())?;
     let end = stage.play().await;
     stage.clear();
@@ -66,6 +70,14 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             std::process::exit(130)
         }
     }
+}
+
+fn is_complete(places: &Places) -> anyhow::Result<bool> {
+    let begun = places.data().join("journal.sqlite").exists();
+    Ok(begun
+        && hansa_coordinator::replay_journal(&places.data())?
+            .state
+            .ended)
 }
 
 fn report_end(places: &Places, took: Duration) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 //! a demo that is started again takes what is there.
 
 use super::text;
-use crate::ui::CorpusBar;
+use crate::ui::{CorpusBar, note};
 use anyhow::Context as _;
 use hansa_corpus::{BpeOptions, BuildOptions, Corpus, HeldOut, Tokenizer};
 use std::fs;
@@ -74,6 +74,11 @@ pub fn prepare(places: &Places, own_text: &[PathBuf], rounds: u64) -> anyhow::Re
             own_text.to_vec()
         };
         build_corpus(places, &files)?;
+    } else if !own_text.is_empty() {
+        note!(
+            "this demo goes on with the text that it began with; for other text name another folder \
+             with --dir"
+        );
     }
     let recipe = places.recipe();
     if !recipe.exists() {

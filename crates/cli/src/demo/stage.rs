@@ -217,8 +217,11 @@ impl Stage {
     /// Sites first, so that what they have trained still reaches the coordinator.
     fn end_all(&mut self, complete: bool) -> anyhow::Result<()> {
         if !complete {
-            self.screen
-                .tell("stopping: the sites contribute what they have trained so far");
+            self.screen.tell(
+                "stopping: the sites contribute what they have trained so far (Ctrl-C again ends \
+                 them at once)",
+            );
+            end_at_the_next_interrupt();
             self.sites.values().for_each(Process::terminate);
         }
         for process in self.sites.values_mut() {
@@ -229,10 +232,24 @@ impl Stage {
             if !complete {
                 process.terminate();
             }
-            process.wait_or_kill(LEAVE_WITHIN)?;
+            let ended_well = process.wait_or_kill(LEAVE_WITHIN)?;
+            if complete && !ended_well {
+                let log = self.places.log("coordinator");
+                bail!(
+                    "the run is over, but its model is not exported, as it will be if the demo is \
+                     started again: {}",
+                    last_words(&log)
+                );
+            }
         }
         Ok(())
     }
+}
+
+/// From now on Ctrl-C ends this process as it does any other; its children end with it.
+fn end_at_the_next_interrupt() {
+    // SAFETY: SIG_DFL runs no code of ours, and takes no pointers.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
 }
 
 /// The last lines of a process's log.
