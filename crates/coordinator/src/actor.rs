@@ -354,6 +354,9 @@ impl Actor {
                 .set(&self.shell.store, &self.files, keep)?;
             let spared = self.refused.iter().copied();
             prune(&self.shell, self.machine.state(), &self.files, spared)?;
+            // A refused announcement whose caller hung up leaves its place behind. One that is still in
+            // the queue gets its place again when it is accepted.
+            drop_stale_uploads(&self.shell, self.machine.state())?;
         }
         for effect in turn.effects {
             match effect {
@@ -417,7 +420,7 @@ impl Actor {
     /// Runs blocking work beside this thread; there is one piece at a time.
     fn work(
         &mut self,
-        name: &str,
+        name: &'static str,
         work: impl FnOnce() -> Input + Send + 'static,
     ) -> Result<(), Error> {
         if let Some(last) = self.worker.take() {
@@ -427,7 +430,7 @@ impl Actor {
         let outbox = self.outbox.clone();
         let body = move || {
             // The receiver is gone only when this coordinator ends.
-            let _ = outbox.send(work());
+            let _ = outbox.send(outcome_of(name, work));
         };
         let builder = std::thread::Builder::new().name(name.to_owned());
         let started = builder.spawn(body);
@@ -458,6 +461,12 @@ impl Actor {
             self.refused.pop_front();
         }
     }
+}
+
+/// What became of a piece of work. A panic is a result, too: nobody must wait for one for ever.
+fn outcome_of(name: &'static str, work: impl FnOnce() -> Input) -> Input {
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    done.unwrap_or_else(|_| Input::Merged(Err(Error::WorkerGone(name))))
 }
 
 /// What the thread takes over from the set-up.
@@ -532,5 +541,19 @@ fn log(machine: &Machine, event: &Event) {
         Event::Ending(reason) => tracing::info!(%reason, "the run is ending"),
         Event::Ended => tracing::info!("the run is over"),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_panics_ends_the_coordinator_instead_of_hanging_it() {
+        let outcome = outcome_of("merge", || panic!("for the test"));
+        let Input::Merged(Err(error)) = outcome else {
+            panic!("not an error");
+        };
+        assert!(error.to_string().starts_with("the merge thread"), "{error}");
     }
 }

@@ -140,6 +140,11 @@ pub enum Error {
         /// Why.
         source: MergeFailure,
     },
+    /// A merge or an export broke off.
+    #[error(
+        "the {0} thread ended unexpectedly; its last log lines say why; the next start does its work again"
+    )]
+    WorkerGone(&'static str),
     /// The thread that decides is gone.
     #[error("the deciding thread ended unexpectedly; its last log lines say why")]
     ActorGone,

@@ -21,6 +21,9 @@ use tokio_rustls::TlsAcceptor;
 const CONNECTIONS_MAX: usize = 1024;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: Duration = Duration::from_secs(30);
+/// What a connection may buffer each way, headers included. A replica keeps several connections, so this
+/// is what the coordinator's memory grows by with the number of replicas.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// How long connections may take to finish their request when the service stops.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
 /// After a failed accept (no file descriptors left).
@@ -103,12 +106,14 @@ async fn speak<S>(stream: S, router: Router, mut stopped: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut builder = Builder::new(TokioExecutor::new());
+    // HTTP/1.1 alone: waiting to see which version comes would have no limit of time, nor has an idle
+    // connection of HTTP/2.
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder
         .http1()
         .timer(TokioTimer::new())
+        .max_buf_size(BUFFER_BYTES_MAX)
         .header_read_timeout(HEADERS_MAX);
-    builder.http2().timer(TokioTimer::new());
     let service = TowerToHyperService::new(router);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

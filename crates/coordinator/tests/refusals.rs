@@ -172,6 +172,24 @@ async fn plain_http_works_on_loopback() {
     let client = hansa_transfer::Client::new(&endpoint).unwrap();
     let hello: Hello = client.get_json(path::HELLO, CALL_MAX).await.unwrap();
     assert_eq!(hello.service, "hansa");
+    // HTTP/2 has no time limit for idle strangers here, so it is not spoken.
+    let address = endpoint.base_url.trim_start_matches("http://").to_owned();
+    let answer = tokio::task::spawn_blocking(move || {
+        use std::io::{Read as _, Write as _};
+        let mut stranger = std::net::TcpStream::connect(address).unwrap();
+        stranger
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .unwrap();
+        let mut answer = [0; 8];
+        // An error is a connection that was cut.
+        let read = stranger.read(&mut answer).unwrap_or(0);
+        answer[..read].to_vec()
+    });
+    let answer = answer.await.unwrap();
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1"),
+        "{answer:?}"
+    );
     drop(stop);
     assert!(!running.await.unwrap().unwrap().run_over);
 }

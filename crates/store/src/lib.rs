@@ -29,4 +29,4 @@ pub use manifest::{
     CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNKS_MAX, MANIFEST_VERSION, Manifest, ManifestError,
     ManifestJson, hash_bytes,
 };
-pub use upload::{ChunkOutcome, Upload, UploadId};
+pub use upload::{ChunkOutcome, ChunkWriter, Upload, UploadId};

@@ -3,13 +3,14 @@
 //! Which chunks are there is found by hashing the file when an upload is resumed, not from a stored
 //! bitmap: the hashes are known anyway, a bitmap would need an fsync of the data before every one of its
 //! own, and it could only claim what the hash proves. Hashing runs at gigabytes per second, once per
-//! restart. So a chunk costs one positioned write; all are fsynced together on completion, and one that a
-//! power cut took is merely asked for again. Never here: requests, and who may send.
+//! restart. So a chunk costs positioned writes only; all are fsynced together on completion, and one that a
+//! power cut took is merely asked for again. Its bytes are written as they come and hashed beside, so that
+//! nobody holds whole chunks in memory, however many arrive at once. Never here: requests, and who may send.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use hansa_base::Hash;
 
@@ -67,6 +68,62 @@ pub struct Upload {
     file: Option<File>,
     missing: Mutex<Vec<bool>>,
     completing: Mutex<()>,
+    // Held for reading while a piece is written; true once the bytes are being checked for good.
+    sealed: RwLock<bool>,
+}
+
+/// A chunk that is arriving: give it the bytes in order, then [`ChunkWriter::finish`]. Dropped before, the
+/// chunk stays missing.
+#[derive(Debug)]
+pub struct ChunkWriter {
+    upload: Arc<Upload>,
+    index: u32,
+    offset: u64,
+    left_bytes: u64,
+    hasher: blake3::Hasher,
+    // Bytes went to the file; bytes did not, because the chunk was there.
+    wrote: bool,
+    skipped: bool,
+}
+
+impl ChunkWriter {
+    /// Bytes of the chunk that are still to come.
+    #[must_use]
+    pub fn left_bytes(&self) -> u64 {
+        self.left_bytes
+    }
+
+    /// Takes the next bytes; more than [`Self::left_bytes`] are refused.
+    pub fn write(&mut self, piece: &[u8]) -> Result<(), StoreError> {
+        let length = piece.len() as u64;
+        if length > self.left_bytes {
+            return Err(StoreError::ChunkMismatch(self.index));
+        }
+        self.hasher.update(piece);
+        let wrote = self.upload.write_piece(self.index, piece, self.offset)?;
+        self.wrote |= wrote;
+        self.skipped |= !wrote;
+        self.offset += length;
+        self.left_bytes -= length;
+        Ok(())
+    }
+
+    /// The chunk counts from now on, if its bytes are those that the manifest names.
+    pub fn finish(self) -> Result<ChunkOutcome, StoreError> {
+        let hash = Hash(*self.hasher.finalize().as_bytes());
+        if self.left_bytes > 0 || hash != self.upload.manifest.chunks()[self.index as usize] {
+            if self.wrote {
+                // It may have written over what another request brought meanwhile.
+                lock(&self.upload.missing)[self.index as usize] = true;
+            }
+            return Err(StoreError::ChunkMismatch(self.index));
+        }
+        if self.skipped {
+            return Ok(ChunkOutcome::Known);
+        }
+        lock(&self.upload.missing)[self.index as usize] = false;
+        Ok(ChunkOutcome::Stored)
+    }
 }
 
 impl Upload {
@@ -102,27 +159,50 @@ impl Upload {
         self.manifest.total_bytes() - self.missing().into_iter().map(length).sum::<u64>()
     }
 
-    /// Takes a chunk that has the length and hash that the manifest names; repeating one is harmless.
-    pub fn put_chunk(&self, index: u32, bytes: &[u8]) -> Result<ChunkOutcome, StoreError> {
+    /// Begins to take a chunk. What it turns out not to be is found by its hash, at the latest when the
+    /// upload is completed; two that bring the same chunk write the same bytes.
+    pub fn chunk_writer(self: &Arc<Self>, index: u32) -> Result<ChunkWriter, StoreError> {
         let chunks = self.manifest.chunk_count();
         let range = self.manifest.chunk_range(index);
-        let (offset, _) = range.ok_or(StoreError::NoChunk { index, chunks })?;
-        if !self.manifest.chunk_matches(index, bytes) {
-            return Err(StoreError::ChunkMismatch(index));
-        }
-        let Some(file) = self
-            .file
-            .as_ref()
-            .filter(|_| lock(&self.missing)[index as usize])
-        else {
-            return Ok(ChunkOutcome::Known);
+        let (offset, left_bytes) = range.ok_or(StoreError::NoChunk { index, chunks })?;
+        Ok(ChunkWriter {
+            upload: self.clone(),
+            index,
+            offset,
+            left_bytes,
+            hasher: blake3::Hasher::new(),
+            wrote: false,
+            skipped: false,
+        })
+    }
+
+    /// Takes a whole chunk that has the length and hash that the manifest names; repeating one is harmless.
+    pub fn put_chunk(
+        self: &Arc<Self>,
+        index: u32,
+        bytes: &[u8],
+    ) -> Result<ChunkOutcome, StoreError> {
+        let mut writer = self.chunk_writer(index)?;
+        writer.write(bytes)?;
+        writer.finish()
+    }
+
+    /// Writes a part of a chunk unless that is there already; says whether it did. Never writes once the
+    /// upload is sealed: from then on the file is, or becomes, a blob.
+    fn write_piece(&self, index: u32, piece: &[u8], offset: u64) -> Result<bool, StoreError> {
+        let sealed = self.sealed.read().unwrap_or_else(PoisonError::into_inner);
+        let wanted = !*sealed && lock(&self.missing)[index as usize];
+        let Some(file) = self.file.as_ref().filter(|_| wanted) else {
+            return Ok(false);
         };
-        // Two writers of one chunk write the same bytes, so no lock is held meanwhile.
         let path = self.dir.join("data");
-        file.write_all_at(bytes, offset)
+        file.write_all_at(piece, offset)
             .map_err(StoreError::io("write", &path))?;
-        lock(&self.missing)[index as usize] = false;
-        Ok(ChunkOutcome::Stored)
+        Ok(true)
+    }
+
+    fn seal(&self, sealed: bool) {
+        *self.sealed.write().unwrap_or_else(PoisonError::into_inner) = sealed;
     }
 
     fn open(id: UploadId, manifest: Manifest, dir: PathBuf) -> Result<Self, StoreError> {
@@ -138,6 +218,7 @@ impl Upload {
             manifest,
             file: Some(file),
             completing: Mutex::default(),
+            sealed: RwLock::default(),
         };
         upload.look_again()?;
         Ok(upload)
@@ -152,6 +233,7 @@ impl Upload {
             file: None,
             missing,
             completing: Mutex::default(),
+            sealed: RwLock::default(),
         }
     }
 
@@ -243,9 +325,10 @@ impl BlobStore {
         if let Some(file) = upload.file.as_ref().filter(|_| upload.dir.exists()) {
             let path = upload.dir.join("data");
             file.sync_all().map_err(StoreError::io("sync", &path))?;
-            upload.look_again()?;
-            upload.check_complete()?;
-            self.adopt(&upload.dir, hash)?;
+            upload.seal(true);
+            let checked = upload.look_again().and_then(|()| upload.check_complete());
+            let adopted = checked.and_then(|()| self.adopt(&upload.dir, hash));
+            adopted.inspect_err(|_| upload.seal(false))?;
         }
         lock(&self.uploads).remove(&upload.id);
         self.open_blob(hash)

@@ -248,6 +248,44 @@ fn wrong_chunks_never_count() {
 }
 
 #[test]
+fn whoever_sends_wrong_bytes_beside_right_ones_or_too_late_spoils_nothing() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(2500);
+    let manifest = Manifest::of_bytes(&bytes, CHUNK).unwrap();
+    let upload = store.begin_upload(id("u"), manifest).unwrap();
+    let mut wrong = upload.chunk_writer(0).unwrap();
+    wrong.write(&[7; 400]).unwrap();
+    let mut broken_off = upload.chunk_writer(1).unwrap();
+    broken_off.write(&[7; 400]).unwrap();
+
+    let mut right = upload.chunk_writer(0).unwrap();
+    right.write(&bytes[..300]).unwrap();
+    right.write(&bytes[300..1000]).unwrap();
+    assert_eq!(right.left_bytes(), 0);
+    assert!(matches!(right.finish(), Ok(ChunkOutcome::Stored)));
+    assert_eq!(upload.missing(), [1, 2]);
+    wrong.write(&[7; 600]).unwrap();
+    assert!(matches!(wrong.finish(), Err(StoreError::ChunkMismatch(0))));
+    assert_eq!(
+        upload.missing(),
+        [0, 1, 2],
+        "it wrote first, and who knows what"
+    );
+
+    let mut late = upload.chunk_writer(0).unwrap();
+    for (index, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
+        upload.put_chunk(index as u32, chunk).unwrap();
+    }
+    // Before the right bytes of chunk 1 came, part of it was written by who then broke off.
+    drop(broken_off);
+    let blob = store.complete_upload(&upload).unwrap();
+    late.write(&[7; 1000]).unwrap();
+    assert!(late.finish().is_err());
+    blob.verify().unwrap();
+}
+
+#[test]
 fn an_upload_goes_on_after_a_restart_with_what_its_file_really_holds() {
     let home = Home::new();
     let (data_dir, store) = home.open();

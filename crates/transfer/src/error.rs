@@ -211,7 +211,9 @@ impl TransferError {
             Self::Unreachable { .. }
             | Self::TimedOut { .. }
             | Self::Cut { .. }
-            | Self::BadChunk { .. } => true,
+            | Self::BadChunk { .. }
+            // It may be the end of an own attempt that was given up: its last write is under way.
+            | Self::Busy(_) => true,
             Self::Refused { status, code, .. } => {
                 matches!(status, 408 | 429 | 500..) || code == crate::serve::CODE_CHUNK_MISMATCH
             }

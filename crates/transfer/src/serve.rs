@@ -5,16 +5,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
-use hansa_store::{Blob, ChunkOutcome, StoreError, Upload};
+use hansa_store::{Blob, ChunkOutcome, ChunkWriter, StoreError, Upload};
 
 /// `complete` came before all chunks; the client asks what is missing and goes on.
 pub const CODE_INCOMPLETE: &str = "incomplete";
 /// A chunk's bytes do not match the manifest; the client sends it again.
 pub const CODE_CHUNK_MISMATCH: &str = "chunk_mismatch";
 
-const PIECE_BYTES: u64 = 256 << 10;
+/// What a request holds in memory: large enough to keep disks busy, small enough for hundreds of requests.
+const PIECE_BYTES: u64 = 64 << 10;
 
 /// A part of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +92,7 @@ pub fn parse_range(header: &str, total_bytes: u64) -> Result<ByteRange, RangeErr
     })
 }
 
-/// A part of a blob in pieces of 256 KiB, read as the connection takes them.
+/// A part of a blob in small pieces, read as the connection takes them.
 pub fn stream_blob(
     blob: Blob,
     range: ByteRange,
@@ -173,7 +174,8 @@ pub fn status_and_code(error: &StoreError) -> (u16, &'static str) {
 }
 
 /// Takes the body of `PUT …/chunks/{chunk}`: bounded by the chunk's size, given up when nothing comes
-/// for `stall_max`, checked before it counts.
+/// for `stall_max`, written as it comes and checked before it counts. Holds one piece in memory, not the
+/// chunk: many replicas end a phase, and send, at the same time.
 pub async fn receive_chunk<B, E>(
     upload: Arc<Upload>,
     chunk: u32,
@@ -184,14 +186,10 @@ where
     B: Buf + Send,
     E: std::fmt::Display,
 {
-    let chunks = upload.manifest().chunk_count();
-    let range = upload.manifest().chunk_range(chunk);
-    let (_, length) = range.ok_or(StoreError::NoChunk {
-        index: chunk,
-        chunks,
-    })?;
+    let mut writer = upload.chunk_writer(chunk)?;
+    let length = writer.left_bytes();
     let mut body = std::pin::pin!(body);
-    let mut bytes = BytesMut::new();
+    let mut buffer = BytesMut::with_capacity(PIECE_BYTES as usize);
     loop {
         let piece = tokio::time::timeout(stall_max, body.next()).await;
         let stalled = |_| ReceiveError::Stalled {
@@ -206,12 +204,33 @@ where
             why: error.to_string(),
         };
         let mut piece = piece.map_err(broken)?;
-        if (bytes.len() + piece.remaining()) as u64 > length {
+        if (buffer.len() + piece.remaining()) as u64 > writer.left_bytes() {
             return Err(ReceiveError::TooLong { chunk, length });
         }
-        bytes.extend_from_slice(&piece.copy_to_bytes(piece.remaining()));
+        while piece.has_remaining() {
+            let room = PIECE_BYTES as usize - buffer.len();
+            let count = piece.remaining().min(room);
+            buffer.put((&mut piece).take(count));
+            if count == room {
+                (writer, buffer) = write_down(writer, buffer).await?;
+            }
+        }
     }
-    Ok(off_the_network(move || upload.put_chunk(chunk, &bytes)).await?)
+    let (writer, _) = write_down(writer, buffer).await?;
+    Ok(writer.finish()?)
+}
+
+/// Writes what is buffered and empties the buffer.
+async fn write_down(
+    mut writer: ChunkWriter,
+    mut buffer: BytesMut,
+) -> Result<(ChunkWriter, BytesMut), StoreError> {
+    off_the_network(move || {
+        writer.write(&buffer)?;
+        buffer.clear();
+        Ok((writer, buffer))
+    })
+    .await
 }
 
 /// Runs store work on a thread that may block.
@@ -232,7 +251,39 @@ pub async fn off_the_network<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use hansa_store::{BlobStore, DataDir, Manifest, UploadId};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_chunk_is_on_disk_while_the_rest_of_it_is_still_to_come() {
+        const PIECE: usize = PIECE_BYTES as usize;
+        const SENT: usize = 10_000;
+        let dir = tempfile::tempdir().unwrap();
+        let store = BlobStore::open(&DataDir::lock(dir.path()).unwrap()).unwrap();
+        let bytes: Vec<u8> = (0..3 * PIECE + 9).map(|i| (i % 251) as u8).collect();
+        let manifest = Manifest::of_bytes(&bytes, 1 << 20).unwrap();
+        let id: UploadId = "u".parse().unwrap();
+        let upload = store.begin_upload(id, manifest).unwrap();
+
+        let on_disk = dir.path().join("uploads/u/data");
+        let pieces = bytes.chunks(SENT).map(<[u8]>::to_vec).enumerate();
+        let body = stream::iter(pieces).map(|(number, piece)| {
+            // Asked for this piece, it has written down all before but what does not fill a piece.
+            let sent = number * SENT;
+            let written = sent - sent % PIECE;
+            assert_eq!(
+                std::fs::read(&on_disk).unwrap()[..written],
+                bytes[..written]
+            );
+            Ok::<_, std::io::Error>(Bytes::from(piece))
+        });
+        let taken = receive_chunk(upload.clone(), 0, body, Duration::from_secs(60)).await;
+        assert_eq!(taken.unwrap(), ChunkOutcome::Stored);
+        store.complete_upload(&upload).unwrap().verify().unwrap();
+    }
 
     #[test]
     fn ranges_are_read_as_the_standard_says() {

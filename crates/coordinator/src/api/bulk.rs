@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hansa_base::{Hash, ReplicaId};
-use hansa_protocol::{Command, Machine, Reply, Stage};
+use hansa_protocol::{Command, Machine, Reply, Stage, Verdict};
 use hansa_store::{Blob, StoreError, Upload, UploadId};
 use hansa_transfer::MissingChunks;
 use hansa_transfer::serve::{
@@ -96,8 +96,8 @@ pub(super) async fn data(
 enum Known {
     /// It was accepted for upload and is not complete.
     Announced { payload: Hash },
-    /// It is complete, or was decided before: there is a verdict.
-    Decided,
+    /// It is complete, or was decided before.
+    Decided(Verdict),
 }
 
 /// Looks a contribution up, and whether the token may act for its author.
@@ -109,17 +109,13 @@ async fn look_up(app: &SharedApp, scope: &Scope, id: Hash) -> Result<Known, Refu
             let payload = contribution.parts.payload;
             return Some(match contribution.stage {
                 Stage::Announced => (author, Known::Announced { payload }),
-                Stage::Staged => (author, Known::Decided),
+                Stage::Staged => (author, Known::Decided(Verdict::Staged)),
             });
         }
-        let decided = |replica: &&hansa_protocol::Replica| {
-            replica
-                .decided
-                .as_ref()
-                .is_some_and(|(known, _)| *known == id)
-        };
-        let author = state.replicas.iter().find(decided)?;
-        Some((author.id.clone(), Known::Decided))
+        state.replicas.iter().find_map(|replica| {
+            let (known, verdict) = replica.decided.as_ref()?;
+            (*known == id).then(|| (replica.id.clone(), Known::Decided(verdict.clone())))
+        })
     };
     let (author, known) = app.mailbox.query(look).await?.ok_or_else(|| unknown(id))?;
     may_act_for(scope, &author.site)?;
@@ -160,7 +156,7 @@ pub(super) async fn missing(
 ) -> Answer {
     let id = hash(&text)?;
     let missing = match look_up(&app, &scope, id).await? {
-        Known::Decided => Vec::new(),
+        Known::Decided(_) => Vec::new(),
         Known::Announced { payload } => match place_of(&app, id, payload).await? {
             Place::Upload(upload) => upload.missing(),
             Place::Stored(_) => Vec::new(),
@@ -205,7 +201,9 @@ pub(super) async fn complete(
 ) -> Answer {
     let id = hash(&text)?;
     let problem = match look_up(&app, &scope, id).await? {
-        Known::Decided => None,
+        // Only bytes that were checked here may be called complete: the same contribution may be
+        // announced again at this moment, and its bytes be gone.
+        Known::Decided(verdict) => return Ok(json(&verdict)),
         Known::Announced { payload } => check(&app, id, payload).await?,
     };
     match app.command(Command::UploadComplete { id, problem }).await? {
