@@ -30,7 +30,7 @@ pub struct Options {
     pub pace: Option<f64>,
     /// While another process has the name: wait until it is gone, instead of ending.
     pub wait_if_busy: bool,
-    /// How long to try for a first answer from the coordinator.
+    /// How long to try for a first answer from the coordinator, if the state directory is a new one.
     pub first_contact_within: Duration,
     /// How long a stop may take (finish the step, encode, upload, say goodbye).
     pub leave_within: Duration,

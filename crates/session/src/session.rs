@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hansa_base::Hash;
 use hansa_corpus::Corpus;
@@ -18,8 +19,13 @@ use crate::options::Options;
 use crate::shell::{Shell, ShellParts};
 use crate::signals::{Signals, Stops};
 use crate::startup;
-use crate::state_dir::StateDir;
+use crate::state_dir::{StateDir, StateDirError};
 use crate::trainer::{Trainer, TrainerError};
+
+/// How often a locked state directory is tried again.
+const LOCK_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// It is said after so many tries that this goes on.
+const TELL_AFTER: u64 = 60;
 
 /// Makes the trainer, once recipe and corpus are known.
 pub type TrainerFactory =
@@ -133,7 +139,7 @@ impl Session {
         let seed = u64::from_le_bytes(std::array::from_fn(|i| entropy.0[i]));
         let coordinator = Coordinator::new(&options.endpoint, &options.replica, seed)?;
         let answer = startup::first_contact(&coordinator, &options, diary, seed).await?;
-        let state = StateDir::open(&options.state_dir)?;
+        let state = open_state(&options, diary).await?;
         diary.log_to(&state.log());
         state.registration(answer.run, &options.replica)?;
         let run = startup::prepare(answer, &options, &state, diary).await?;
@@ -161,6 +167,24 @@ impl Session {
     }
 }
 
+/// Takes the lock of the state directory. The process before this one may be on its way out, as jobs in
+/// a chain are: whoever waits for the name waits for its directory, too.
+async fn open_state(options: &Options, diary: &Diary) -> Result<StateDir, Error> {
+    for attempt in 0u64.. {
+        match StateDir::open(&options.state_dir) {
+            Err(locked @ StateDirError::Locked { .. }) if options.wait_if_busy => {
+                if attempt.is_multiple_of(TELL_AFTER) {
+                    let reason = format!("waiting: {locked}");
+                    diary.tell(&SessionEvent::Waiting { reason });
+                }
+            }
+            opened => return Ok(opened?),
+        }
+        tokio::time::sleep(LOCK_LOOK_EVERY).await;
+    }
+    Err(Error::Failed("the state directory stays locked".to_owned()))
+}
+
 fn check(options: &Options) -> Result<(), Error> {
     let wrong = |option, value: String, problem| Error::Option {
         option,
@@ -185,4 +209,39 @@ fn entropy() -> Result<Hash, Error> {
         .and_then(|mut source| source.read_exact(&mut bytes))
         .map_err(Error::system("read /dev/urandom"))?;
     Ok(Hash(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use hansa_transfer::{Endpoint, Token, Trust};
+
+    #[tokio::test]
+    async fn who_waits_for_the_name_waits_for_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = Endpoint {
+            base_url: "http://127.0.0.1:1".to_owned(),
+            token: Token::new("t"),
+            trust: Trust::LoopbackPlain,
+        };
+        let replica = "lumi/r0".parse().unwrap();
+        let state_dir = dir.path().join("state");
+        let mut options = Options::new(endpoint, replica, dir.path().into(), state_dir.clone());
+        let before = std::sync::Mutex::new(Some(StateDir::open(&state_dir).unwrap()));
+        let diary = Diary::new(Arc::new(|_| {}));
+        let refused = open_state(&options, &diary).await.unwrap_err();
+        assert!(
+            matches!(refused, Error::State(StateDirError::Locked { .. })),
+            "{refused}"
+        );
+
+        options.wait_if_busy = true;
+        let told_to_wait = Diary::new(Arc::new(move |event| {
+            assert!(matches!(event, SessionEvent::Waiting { .. }), "{event:?}");
+            // The process before ends.
+            before.lock().unwrap().take();
+        }));
+        open_state(&options, &told_to_wait).await.unwrap();
+    }
 }

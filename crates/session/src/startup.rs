@@ -42,7 +42,8 @@ pub(crate) const RETRY: RetryPolicy = RetryPolicy {
     retries_max: None,
 };
 
-/// Asks until the coordinator answers, and checks that it is one of this version.
+/// Asks until the coordinator answers, and checks that it is one of this version. A replica that was in
+/// the run before does not give up: its address is right, and its job may have waited for days.
 pub(crate) async fn first_contact(
     coordinator: &Coordinator,
     options: &Options,
@@ -50,6 +51,7 @@ pub(crate) async fn first_contact(
     seed: u64,
 ) -> Result<RecipeAnswer, Error> {
     let began = Instant::now();
+    let was_there = StateDir::has_identity(&options.state_dir);
     let mut attempt = 0;
     loop {
         let error = match introduce(coordinator).await {
@@ -59,7 +61,8 @@ pub(crate) async fn first_contact(
         };
         let waited = began.elapsed();
         let delay = RETRY.delay(attempt, seed.rotate_left(attempt));
-        let delay = delay.filter(|delay| waited + *delay < options.first_contact_within);
+        let delay =
+            delay.filter(|delay| was_there || waited + *delay < options.first_contact_within);
         let Some(delay) = delay else {
             return Err(Error::Unreachable { waited, why: error });
         };
@@ -173,4 +176,52 @@ fn read_latest(
     let read = meta.and_then(checkpoint::from_meta);
     read.map(Some)
         .map_err(|why| StateDirError::Damaged { path, why })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use hansa_transfer::{Endpoint, Token, Trust};
+    use std::io::{Read as _, Write as _};
+    use std::time::Duration;
+
+    /// A coordinator that breaks the first connection off, and refuses the token on the next.
+    fn away_once() -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            drop(listener.accept().unwrap());
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            let answer = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(answer).unwrap();
+        });
+        format!("http://{address}")
+    }
+
+    async fn first_error(state_dir: &Path) -> Error {
+        let endpoint = Endpoint {
+            base_url: away_once(),
+            token: Token::new("t"),
+            trust: Trust::LoopbackPlain,
+        };
+        let replica = "lumi/r0".parse().unwrap();
+        let coordinator = Coordinator::new(&endpoint, &replica, 1).unwrap();
+        let mut options = Options::new(endpoint, replica, "corpus".into(), state_dir.into());
+        options.first_contact_within = Duration::ZERO;
+        let diary = Diary::new(Arc::new(|_| {}));
+        let contact = first_contact(&coordinator, &options, &diary, 1).await;
+        contact.err().unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_a_newcomer_gives_up_when_the_coordinator_is_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = first_error(dir.path()).await;
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        std::fs::write(dir.path().join("identity.json"), b"{}").unwrap();
+        let error = first_error(dir.path()).await;
+        assert!(matches!(error, Error::Unauthorized(_)), "{error}");
+    }
 }

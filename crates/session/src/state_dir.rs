@@ -133,7 +133,7 @@ impl StateDir {
     /// # Errors
     /// If another process has it, it belongs to something else, or the filesystem refuses.
     pub fn open(path: &Path) -> Result<Self, StateDirError> {
-        let fresh = !path.join(IDENTITY).exists();
+        let fresh = !Self::has_identity(path);
         if let Some(found) = fresh.then(|| foreign_entry(path)).flatten() {
             let path = path.to_owned();
             return Err(StateDirError::Foreign { path, found });
@@ -143,6 +143,12 @@ impl StateDir {
             other => StateDirError::Lock(other),
         })?;
         Ok(Self { lock })
+    }
+
+    /// Whether a replica has been at work in this directory.
+    #[must_use]
+    pub fn has_identity(path: &Path) -> bool {
+        path.join(IDENTITY).exists()
     }
 
     /// The directory.

@@ -205,13 +205,14 @@ impl Upload {
         *self.sealed.write().unwrap_or_else(PoisonError::into_inner) = sealed;
     }
 
+    /// Opens an upload's file; until it is looked at, all chunks are taken for missing.
     fn open(id: UploadId, manifest: Manifest, dir: PathBuf) -> Result<Self, StoreError> {
         let path = dir.join("data");
         let opened = File::options().read(true).write(true).open(&path);
         let file = opened.map_err(StoreError::io("open", &path))?;
         file.set_len(manifest.total_bytes())
             .map_err(StoreError::io("set the size of", &path))?;
-        let upload = Self {
+        Ok(Self {
             id,
             dir,
             missing: Mutex::new(vec![true; manifest.chunks().len()]),
@@ -219,9 +220,7 @@ impl Upload {
             file: Some(file),
             completing: Mutex::default(),
             sealed: RwLock::default(),
-        };
-        upload.look_again()?;
-        Ok(upload)
+        })
     }
 
     fn already_there(id: UploadId, manifest: Manifest, dir: PathBuf) -> Self {
@@ -284,8 +283,9 @@ impl BlobStore {
                 Err(StoreError::UploadConflict(id))
             };
         }
-        match read_manifest(&dir.join("manifest.json"))? {
-            Some(begun) if begun != manifest => return Err(StoreError::UploadConflict(id)),
+        let begun = read_manifest(&dir.join("manifest.json"))?;
+        match &begun {
+            Some(begun) if *begun != manifest => return Err(StoreError::UploadConflict(id)),
             Some(_) => {}
             None if self.contains(manifest.hash()) => {
                 return Ok(Arc::new(Upload::already_there(id, manifest, dir)));
@@ -293,6 +293,9 @@ impl BlobStore {
             None => self.make_upload_dir(&dir, &manifest)?,
         }
         let upload = Arc::new(Upload::open(id.clone(), manifest, dir)?);
+        if begun.is_some() {
+            upload.look_again()?;
+        }
         lock(&self.uploads).insert(id, upload.clone());
         Ok(upload)
     }
@@ -324,9 +327,11 @@ impl BlobStore {
         upload.check_complete()?;
         if let Some(file) = upload.file.as_ref().filter(|_| upload.dir.exists()) {
             let path = upload.dir.join("data");
-            file.sync_all().map_err(StoreError::io("sync", &path))?;
+            // Nothing is written between the bytes that are synced and those that are checked.
             upload.seal(true);
-            let checked = upload.look_again().and_then(|()| upload.check_complete());
+            let synced = file.sync_all().map_err(StoreError::io("sync", &path));
+            let checked = synced.and_then(|()| upload.look_again());
+            let checked = checked.and_then(|()| upload.check_complete());
             let adopted = checked.and_then(|()| self.adopt(&upload.dir, hash));
             adopted.inspect_err(|_| upload.seal(false))?;
         }
