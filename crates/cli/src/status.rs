@@ -55,6 +55,13 @@ impl Listening {
         self.url.rsplit('/').next().unwrap_or_default().to_owned()
     }
 
+    /// The address on its own machine. "Every address" is none to call: a client would look for a way
+    /// to it through the site's proxy.
+    fn url_here(&self) -> String {
+        let url = self.url.replacen("://0.0.0.0:", "://127.0.0.1:", 1);
+        url.replacen("://[::]:", "://[::1]:", 1)
+    }
+
     /// Notes it in the data directory.
     pub fn save(&self, data: &Path) -> anyhow::Result<()> {
         let file = data.join(LISTENING_FILE);
@@ -97,7 +104,7 @@ pub async fn fetch(listening: &Listening, data: &Path) -> anyhow::Result<Status>
 
 fn operator_endpoint(listening: &Listening, data: &Path) -> anyhow::Result<Endpoint> {
     let credentials = Credentials::read(&data.join(OPERATOR_FILE))?;
-    credentials.endpoint(&listening.url, listening.fingerprint.as_deref())
+    credentials.endpoint(&listening.url_here(), listening.fingerprint.as_deref())
 }
 
 async fn ask(endpoint: &Endpoint) -> anyhow::Result<Status> {
@@ -184,4 +191,24 @@ fn members_table(replicas: &[ReplicaStatus]) -> comfy_table::Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_coordinator_on_every_address_is_asked_on_this_machine() {
+        for (url, here) in [
+            ("https://0.0.0.0:8443", "https://127.0.0.1:8443"),
+            ("https://[::]:8443", "https://[::1]:8443"),
+            ("https://10.0.0.1:8443", "https://10.0.0.1:8443"),
+        ] {
+            let listening = Listening {
+                url: url.to_owned(),
+                fingerprint: None,
+            };
+            assert_eq!(listening.url_here(), here);
+        }
+    }
 }

@@ -44,7 +44,8 @@ enum End {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     let places = Places::new(&std::path::absolute(&arguments.dir)?);
-    if places.root().exists() && !places.root().join("logs").exists() {
+    let mut found = std::fs::read_dir(places.root()).into_iter().flatten();
+    if found.next().is_some() && !places.root().join("logs").exists() {
         bail!(
             "{} exists and is no demo's folder: choose another one with --dir",
             places.root().display()
@@ -72,9 +73,10 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
+/// The run is over, and its model is there: whoever was killed in between has yet to export it.
 fn is_complete(places: &Places) -> anyhow::Result<bool> {
-    let begun = places.data().join("journal.sqlite").exists();
-    Ok(begun
+    let exported = places.data().join("export/model.safetensors").exists();
+    Ok(exported
         && hansa_coordinator::replay_journal(&places.data())?
             .state
             .ended)
