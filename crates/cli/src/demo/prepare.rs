@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 const VOCAB_SIZE: u32 = 4096;
 const SEQ_LEN: u32 = 256;
 const HELD_OUT_PPM: u32 = 10_000;
+/// Plain text of one's own is cut into documents of this size.
+const OWN_DOCUMENT_BYTES: usize = 4 << 10;
 
 /// Where a demo keeps what.
 #[derive(Clone, Debug)]
@@ -68,12 +70,20 @@ pub fn prepare(places: &Places, own_text: &[PathBuf], rounds: u64) -> anyhow::Re
     let logs = places.root.join("logs");
     fs::create_dir_all(&logs).with_context(|| format!("create {}", logs.display()))?;
     if !places.corpus().exists() {
-        let files = if own_text.is_empty() {
-            text::default_files()?
+        if own_text.is_empty() {
+            build_corpus(
+                places,
+                &text::default_files()?,
+                BuildOptions::new(SEQ_LEN),
+                HELD_OUT_PPM,
+            )?;
         } else {
-            own_text.to_vec()
-        };
-        build_corpus(places, &files)?;
+            let sizes = own_text.iter().filter_map(|file| fs::metadata(file).ok());
+            let held_out_ppm = held_out_ppm(sizes.map(|file| file.len()).sum());
+            let mut options = BuildOptions::new(SEQ_LEN);
+            options.input.text_document_bytes = Some(OWN_DOCUMENT_BYTES);
+            build_corpus(places, own_text, options, held_out_ppm)?;
+        }
     } else if !own_text.is_empty() {
         note!(
             "this demo goes on with the text that it began with; for other text name another folder \
@@ -90,19 +100,34 @@ pub fn prepare(places: &Places, own_text: &[PathBuf], rounds: u64) -> anyhow::Re
     Ok(())
 }
 
-fn build_corpus(places: &Places, files: &[PathBuf]) -> anyhow::Result<()> {
+/// The share of somebody's own text that is held out: of little text a larger one, as it must hold
+/// whole documents.
+fn held_out_ppm(text_bytes: u64) -> u32 {
+    let wanted = 32 * OWN_DOCUMENT_BYTES as u64 * 1_000_000 / text_bytes.max(1);
+    u32::try_from(wanted)
+        .unwrap_or(u32::MAX)
+        .clamp(HELD_OUT_PPM, 20 * HELD_OUT_PPM)
+}
+
+fn build_corpus(
+    places: &Places,
+    files: &[PathBuf],
+    mut options: BuildOptions,
+    held_out_ppm: u32,
+) -> anyhow::Result<()> {
     let bar = CorpusBar::new();
-    let options = BpeOptions {
+    let bpe = BpeOptions {
         vocab_size: VOCAB_SIZE,
-        input: Default::default(),
+        input: options.input.clone(),
         threads: None,
     };
-    hansa_corpus::train_bpe(files, &places.tokenizer(), &options, &bar)?;
+    // Left by a demo that did not get as far as a corpus, perhaps from other text.
+    let _ = fs::remove_file(places.tokenizer());
+    hansa_corpus::train_bpe(files, &places.tokenizer(), &bpe, &bar)?;
     let tokenizer = Tokenizer::load(&places.tokenizer(), None)?;
-    let mut options = BuildOptions::new(SEQ_LEN);
     options.held_out = HeldOut {
         seed: 1,
-        fraction_ppm: HELD_OUT_PPM,
+        fraction_ppm: held_out_ppm,
     };
     hansa_corpus::build(files, &tokenizer, &places.corpus(), &options, &bar)?;
     bar.finish();
@@ -175,4 +200,27 @@ every_s = 2
 rounds = {rounds}
 "#
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_small_text_of_ones_own_is_enough_and_another_may_follow_a_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(dir.path());
+        let text = dir.path().join("text.txt");
+        std::fs::write(&text, "word ".repeat(60)).unwrap();
+        let own = [text.clone()];
+        prepare(&places, &own, 1).unwrap_err();
+
+        let sentence = |n: u32| format!("{n} ships left port, {} came back with salt. ", n / 2);
+        std::fs::write(&text, (0..4000).map(sentence).collect::<String>()).unwrap();
+        prepare(&places, &own, 1).unwrap();
+        let corpus = Corpus::open(&places.corpus()).unwrap();
+        assert!(corpus.manifest().held_out.windows.0 > 0);
+        assert!(places.recipe().exists());
+    }
 }
