@@ -8,7 +8,12 @@ use hansa_store::{Blob, StoreError};
 
 use crate::merge::{MergeFailure, read_header};
 
-const PIECE_ELEMENTS: u64 = 1 << 18;
+/// Small: after a phase that all end together, many contributions are checked at the same time.
+const PIECE_ELEMENTS: u64 = 1 << 14;
+/// The largest magnitude of a value. No weight that can still train is anywhere near; sums of such
+/// values, and momentum over any number of rounds, stay finite in f32 (3.4e38), so that a merge
+/// cannot fail on what has passed here.
+const VALUE_MAX: f32 = 1e30;
 
 /// What is wrong with a contribution's file; `None` if it may be merged.
 ///
@@ -38,10 +43,24 @@ pub(crate) fn problem_with(
         blob.read_exact_at(bytes, header.byte_range(start..end).start)?;
         dtype.decode(bytes, &mut values[..count]);
         scan.push(&values[..count]);
-        if let Some(index) = scan.first_non_finite() {
+        let huge = values[..count]
+            .iter()
+            .position(|value| value.abs() > VALUE_MAX);
+        let named = |index: u64| {
             let tensor = layout.tensor_at(index);
-            let name = tensor.map_or("", |(tensor, _)| tensor.name.as_str());
-            return Ok(Some(format!("a value of tensor {name:?} is not finite")));
+            tensor.map_or("", |(tensor, _)| tensor.name.as_str())
+        };
+        if let Some(index) = scan.first_non_finite() {
+            return Ok(Some(format!(
+                "a value of tensor {:?} is not finite",
+                named(index)
+            )));
+        }
+        if let Some(index) = huge {
+            let tensor = named(start + index as u64);
+            return Ok(Some(format!(
+                "a value of tensor {tensor:?} is beyond {VALUE_MAX:e}"
+            )));
         }
     }
     Ok(None)

@@ -114,6 +114,12 @@ async fn a_contribution_that_is_not_finite_or_of_another_model_is_refused() {
     assert_eq!(a.announce(&bad).await.unwrap(), refused);
     assert_eq!(a.upload(&bad).await.unwrap(), refused);
 
+    // Finite, but a merge of it would overflow, at every attempt.
+    delta[100] = 3e38;
+    let bad = a.encode(&grant, &model, &delta);
+    assert_eq!(a.announce(&bad).await.unwrap(), Verdict::Upload);
+    assert_eq!(a.upload(&bad).await.unwrap(), refused);
+
     let bad = a.payload(&grant, b"no safetensors file");
     assert_eq!(a.announce(&bad).await.unwrap(), Verdict::Upload);
     assert_eq!(a.upload(&bad).await.unwrap(), refused);
