@@ -23,7 +23,7 @@ pub const CHUNK_BYTES_MAX: u64 = 256 << 20;
 /// The longest list: 16 TiB in chunks of the default size.
 pub const CHUNKS_MAX: u32 = 1 << 20;
 
-const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 64 << 10;
 
 /// BLAKE3 of bytes in memory.
 #[must_use]
@@ -85,7 +85,7 @@ impl Manifest {
         })
     }
 
-    /// Hashes a file on all cores; memory stays below 256 KiB per core whatever its size.
+    /// Hashes a file on all cores; memory stays below 64 KiB per core whatever its size.
     pub fn of_file(path: &Path, chunk_bytes: u64) -> Result<Self, StoreError> {
         let file = File::open(path).map_err(StoreError::io("open", path))?;
         let total_bytes = file
