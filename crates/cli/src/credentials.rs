@@ -20,7 +20,7 @@ pub struct Credentials {
 /// Where a command finds the coordinator, and what proves both sides.
 #[derive(clap::Args)]
 pub struct CoordinatorArguments {
-    /// The coordinator's address, such as https://vm.example:8443.
+    /// The coordinator's address, such as `https://vm.example:8443`.
     #[arg(long, env = "HANSA_COORDINATOR")]
     pub coordinator: String,
     /// The file with this site's token, as `hansa token add` wrote it.
@@ -34,7 +34,7 @@ pub struct CoordinatorArguments {
 /// The same for a command that also finds a coordinator by its data directory.
 #[derive(clap::Args)]
 pub struct RemoteArguments {
-    /// The coordinator's address, such as https://vm.example:8443.
+    /// The coordinator's address, such as `https://vm.example:8443`.
     #[arg(long, env = "HANSA_COORDINATOR")]
     coordinator: Option<String>,
     /// The file with this site's token, as `hansa token add` wrote it.
