@@ -32,6 +32,10 @@ pub struct Cast {
     /// Predecessors of live replicas, one for each site at the most; and how many there were.
     ghosts: BTreeMap<usize, Child>,
     pub fenced: usize,
+    /// Those that were not fenced.
+    pub lived_on: usize,
+    /// Bytes of each site's events before its process was started.
+    said_before: [u64; SITES.len()],
     /// Kills that were aimed at an event, and met it.
     pub hits: usize,
     /// How often a site's state directory was moved on.
@@ -55,6 +59,8 @@ impl Cast {
             replicas: Default::default(),
             ghosts: BTreeMap::new(),
             fenced: 0,
+            lived_on: 0,
+            said_before: [0; SITES.len()],
             hits: 0,
             moves: [0; SITES.len()],
             asked: BTreeSet::new(),
@@ -102,14 +108,13 @@ impl Cast {
         false
     }
 
-    /// A job hangs, and the scheduler starts it again elsewhere.
+    /// A job hangs, and the scheduler starts it again elsewhere. One that has not registered yet has
+    /// nothing that a successor could take over: it only hangs.
     fn take_over(&mut self, who: Who) {
         let Who::Site(site) = who else { return };
         self.signal(who, libc::SIGSTOP);
         let from = self.state(site);
-        if is_registering(&from) {
-            // Two processes with one nonce are one to the coordinator: that is for a retry, and no
-            // scheduler makes it of a job that has begun to train.
+        if !self.has_registered(site) || is_registering(&from) {
             return;
         }
         self.moves[site] += 1;
@@ -117,6 +122,15 @@ impl Cast {
         let ghost = self.replicas[site].take().unwrap();
         assert!(self.ghosts.insert(site, ghost).is_none());
         self.start(who);
+    }
+
+    /// Whether the process that runs there has.
+    fn has_registered(&self, site: usize) -> bool {
+        let mut log = File::open(self.log(Who::Site(site), "json")).unwrap();
+        log.seek(SeekFrom::Start(self.said_before[site])).unwrap();
+        let mut text = String::new();
+        log.read_to_string(&mut text).unwrap();
+        text.contains("\"event\":\"registered\"")
     }
 
     /// The job that hung goes on, and must find out that it is not wanted any more.
@@ -142,6 +156,25 @@ impl Cast {
         }
     }
 
+    /// While the coordinator was away, a ghost may have been given up, and then have registered anew
+    /// before its successor could: so it lives, and the successor waits for the name. It ends here.
+    fn lay_ghosts(&mut self) {
+        self.watch_ghosts();
+        for (site, mut ghost) in std::mem::take(&mut self.ghosts) {
+            signal(&ghost, libc::SIGTERM);
+            let began = Instant::now();
+            while ghost.try_wait().unwrap().is_none() {
+                if began.elapsed() > WITHIN {
+                    self.fail(Who::Site(site), "haunts on");
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            let code = ghost.wait().unwrap().code();
+            assert!(matches!(code, Some(0 | 1)), "a ghost ended with {code:?}");
+            self.lived_on += 1;
+        }
+    }
+
     /// Starts a process, after the one before it has ended as it was asked to.
     pub fn start(&mut self, who: Who) {
         if self.child(who).is_some() && !self.has_ended_well(who) {
@@ -153,14 +186,15 @@ impl Cast {
             Who::Coordinator => self.serve(),
             Who::Site(site) => self.train(site),
         };
-        let log = |end: &str| {
-            let log = self.log(who, end);
-            File::options().create(true).append(true).open(log).unwrap()
-        };
+        let open = |log: PathBuf| File::options().create(true).append(true).open(log).unwrap();
+        let (events, complaints) = (open(self.log(who, "json")), open(self.log(who, "log")));
+        if let Who::Site(site) = who {
+            self.said_before[site] = events.metadata().unwrap().len();
+        }
         command
             .stdin(Stdio::null())
-            .stdout(log("json"))
-            .stderr(log("log"));
+            .stdout(events)
+            .stderr(complaints);
         die_with_this_thread(&mut command);
         *self.child(who) = Some(command.spawn().unwrap());
         self.asked.remove(&who);
@@ -233,26 +267,20 @@ impl Cast {
     /// Asks every replica to leave, and starts it again, with another pace.
     pub fn relieve_replicas(&mut self, pace: Option<f64>) {
         self.pace = pace;
+        self.lay_ghosts();
         let sites = (0..SITES.len()).map(Who::Site);
         sites.clone().for_each(|who| self.ask(who));
         for who in sites {
             self.wait_for(who, WITHIN);
             self.start(who);
         }
-        let began = Instant::now();
-        while !self.ghosts.is_empty() && began.elapsed() < WITHIN {
-            self.watch_ghosts();
-            std::thread::sleep(LOOK_EVERY);
-        }
-        assert!(self.ghosts.is_empty(), "somebody still haunts");
     }
 
-    /// The run comes to its end: so do all processes, with nothing to complain of.
-    pub fn wait_for_all(&mut self, within: Duration) {
+    /// Whether all processes have ended, as they do with the run, with nothing to complain of.
+    pub fn have_all_ended_well(&mut self) -> bool {
         let sites = (0..SITES.len()).map(Who::Site);
-        for who in sites.chain([Who::Coordinator]) {
-            self.wait_for(who, within);
-        }
+        let mut all = sites.chain([Who::Coordinator]);
+        all.all(|who| self.child(who).is_none() || self.has_ended_well(who))
     }
 
     fn wait_for(&mut self, who: Who, within: Duration) {
