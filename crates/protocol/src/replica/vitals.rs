@@ -30,6 +30,8 @@ pub struct Glance {
 pub(super) struct Vitals {
     /// Grows as the activity proceeds.
     pub counter: u64,
+    /// States entered so far.
+    entries: u64,
     due: Option<MonoMs>,
     /// The heartbeat under way: its number, when it was sent, and what was known then.
     sent: Option<(CallNo, MonoMs, u64)>,
@@ -47,6 +49,7 @@ impl Vitals {
     pub fn new(now: MonoMs) -> Self {
         Self {
             counter: 0,
+            entries: 0,
             due: None,
             sent: None,
             news: 0,
@@ -57,6 +60,12 @@ impl Vitals {
             times: PhaseTimes::default(),
             since: now,
         }
+    }
+
+    /// Another state begins, which is progress even if it is like the one last reported.
+    pub fn entered(&mut self) {
+        self.entries += 1;
+        self.counter = self.entries;
     }
 
     pub fn due(&self) -> Option<MonoMs> {
