@@ -372,6 +372,27 @@ fn a_checkpoint_within_a_phase_says_exactly_what_is_trained() {
     );
 }
 
+/// Steps may take as long as checkpoints are apart: then each heartbeat falls between a checkpoint
+/// that is due and the end of the step.
+#[test]
+fn a_step_is_progress_while_a_checkpoint_is_due() {
+    let mut process = Process::joined(Found::default(), registered(None, None));
+    process.reply(Reply::Lease(LeaseAnswer::Adopt(current(0))));
+    process.tell(Input::Loaded).reply(grant(0, 0));
+    process.pulse(unreachable());
+    process.now = process.now.after(s(61));
+    process.step();
+    assert!(process.has(|action| matches!(action, Action::Halt)));
+    let says_so = |action: &Action| match action {
+        Action::Call {
+            call: Call::Heartbeat(Heartbeat { progress, .. }),
+            ..
+        } => (progress.activity, progress.counter) == (Activity::Training, 2),
+        _ => false,
+    };
+    assert!(process.has(says_so), "{:?}", process.actions);
+}
+
 #[test]
 fn a_successor_carries_on_inside_the_lease_that_it_inherits() {
     let found = Found {

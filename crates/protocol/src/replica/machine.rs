@@ -273,7 +273,15 @@ impl ReplicaMachine {
     pub(super) fn enter(&mut self, now: MonoMs, doing: Doing) {
         self.vitals.account(now, &self.doing);
         self.doing = doing;
-        self.vitals.counter = 0;
+        self.vitals.entered();
+        // How far training came is what there is to say of these.
+        let of_training = matches!(
+            self.doing,
+            Doing::Halting(_) | Doing::Encoding | Doing::Checkpointing(_)
+        );
+        if let (true, Some(work)) = (of_training, &self.work) {
+            self.vitals.counter = work.cursor.0;
+        }
         (self.pending, self.call_at, self.failures) = (None, None, 0);
         self.make_call(now);
     }

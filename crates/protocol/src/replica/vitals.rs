@@ -30,6 +30,8 @@ pub struct Glance {
 pub(super) struct Vitals {
     /// Grows as the activity proceeds.
     pub counter: u64,
+    /// States entered so far.
+    entries: u64,
     due: Option<MonoMs>,
     /// The heartbeat under way: its number, when it was sent, and what was known then.
     sent: Option<(CallNo, MonoMs, u64)>,
@@ -47,6 +49,7 @@ impl Vitals {
     pub fn new(now: MonoMs) -> Self {
         Self {
             counter: 0,
+            entries: 0,
             due: None,
             sent: None,
             news: 0,
@@ -57,6 +60,12 @@ impl Vitals {
             times: PhaseTimes::default(),
             since: now,
         }
+    }
+
+    /// Another state begins, which is progress even if it is like the one last reported.
+    pub fn entered(&mut self) {
+        self.entries += 1;
+        self.counter = self.entries;
     }
 
     pub fn due(&self) -> Option<MonoMs> {
@@ -75,7 +84,8 @@ impl Vitals {
         self.news += 1;
     }
 
-    pub fn step(&mut self, took: Duration, tokens: Tokens, loss: f64) {
+    pub fn step(&mut self, took: Duration, windows: Windows, tokens: Tokens, loss: f64) {
+        self.times.trained += windows;
         let rate = tokens.0 as f64 / took.as_secs_f64().max(1e-9);
         let smooth = |old: f64| 0.8 * old + 0.2 * rate;
         self.tokens_per_s = Some(self.tokens_per_s.map_or(rate, smooth));
