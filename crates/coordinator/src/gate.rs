@@ -4,6 +4,7 @@
 //! was announced; here it is about bytes. Never here: what becomes of a contribution that does not pass.
 
 use hansa_outer::{Dtype, Layout, Scan};
+use hansa_protocol::Problem;
 use hansa_store::{Blob, StoreError};
 
 use crate::merge::{MergeFailure, read_header};
@@ -18,14 +19,14 @@ pub(crate) fn problem_with(
     blob: &Blob,
     layout: &Layout,
     dtype: Dtype,
-) -> Result<Option<String>, StoreError> {
+) -> Result<Option<Problem>, StoreError> {
     let header = match read_header(blob, "the contribution") {
         Ok(header) => header,
         Err(MergeFailure::Store(error)) => return Err(error),
-        Err(error) => return Ok(Some(error.to_string())),
+        Err(error) => return Ok(Some(Problem::Form(error.to_string()))),
     };
     if let Err(error) = header.check(layout, dtype) {
-        return Ok(Some(error.to_string()));
+        return Ok(Some(Problem::Form(error.to_string())));
     }
     let mut scan = Scan::new();
     let mut bytes = vec![0; PIECE_ELEMENTS as usize * dtype.bytes_per_element()];
@@ -41,7 +42,8 @@ pub(crate) fn problem_with(
         if let Some(index) = scan.first_non_finite() {
             let tensor = layout.tensor_at(index);
             let name = tensor.map_or("", |(tensor, _)| tensor.name.as_str());
-            return Ok(Some(format!("a value of tensor {name:?} is not finite")));
+            let what = format!("a value of tensor {name:?} is not finite");
+            return Ok(Some(Problem::NotFinite(what)));
         }
     }
     Ok(None)
