@@ -7,7 +7,8 @@ use crate::ledger::WrongState;
 use crate::state::{Evaluation, Presence, Replica, RoundSummary, State, Tally};
 use crate::{
     CloseRecord, Contribution, ContributionParts, Event, FreedCause, Lease, Ledger, LeftReason,
-    Ownership, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
+    Ownership, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage,
+    Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaKey, Steps, Windows,
@@ -129,6 +130,8 @@ impl State {
         let round = self.rounds.get_mut(generation.0 as usize);
         let round = round.ok_or_else(|| missing(format!("round {generation}")))?;
         round.times.push((key, times));
+        let replica = self.replica_mut(key)?;
+        replica.pace = Pace::after(replica.pace, &times);
         Ok(())
     }
 
@@ -174,6 +177,9 @@ impl State {
             "a lease is lost by a registration",
         )?;
         replica.incarnation = *incarnation;
+        if replica.ranks != *ranks {
+            replica.pace = None;
+        }
         replica.ranks = *ranks;
         replica.presence = Presence::Live;
         (replica.nonce, replica.presented, replica.token) = (*nonce, *presented, *token);
@@ -552,5 +558,6 @@ fn new_replica(id: hansa_base::ReplicaId) -> Replica {
         contributed: None,
         decided: None,
         tally: Tally::default(),
+        pace: None,
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     ContributionParts, DigestFields, EndReason, GenerationInfo, LeaseView, Mismatch, Plan,
     RefusedBecause,
 };
-use hansa_base::{Generation, Hash, Incarnation, LeaseId, ReplicaId, Tokens};
+use hansa_base::{Generation, Hash, Incarnation, LeaseId, ReplicaId, Tokens, Windows};
 use std::time::Duration;
 
 /// A replica's incarnation, on every call after registration.
@@ -108,6 +108,8 @@ pub struct PhaseTimes {
     pub upload_ms: u64,
     /// Waiting for the others and for the merge.
     pub wait_ms: u64,
+    /// Windows trained in `train_ms`, whatever became of them.
+    pub trained: Windows,
 }
 
 /// The answer to a [`LeaseRequest`].
@@ -145,6 +147,15 @@ pub enum Wait {
     Members(Vec<ReplicaId>),
     /// Everything left of the epoch is with others.
     NothingFree,
+    /// No step of this replica would fit before the round closes; it takes part in the next.
+    NextRound,
+    /// Sending a contribution takes this replica longer than a whole round may last.
+    ExchangeTooLong {
+        /// What it was measured to need.
+        exchange: Duration,
+        /// A round of the others, with the grace window.
+        round: Duration,
+    },
     /// The run is ending; the last generation is being evaluated.
     Ending,
 }

@@ -34,6 +34,8 @@ pub struct PhaseSpec {
     pub batch: Windows,
     /// `A`: micro-batches of a step.
     pub accumulation: u32,
+    /// Whether faster replicas get more accumulation, so that all finish together.
+    pub balance: bool,
 }
 
 /// The outer optimiser.
@@ -73,6 +75,8 @@ pub struct Timing {
     pub session_ttl: Duration,
     /// How long a round stays open after its first staged contribution.
     pub grace: Duration,
+    /// Whether that is fixed, or only where to begin.
+    pub grace_rule: GraceRule,
     /// How long one replica may take to evaluate a generation.
     pub evaluation_budget: Duration,
 }
@@ -90,6 +94,16 @@ impl Timing {
     pub fn poll_every(&self) -> Duration {
         (self.heartbeat_every() / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
     }
+}
+
+/// How the grace window follows what is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraceRule {
+    /// [`Timing::grace`], always.
+    Fixed,
+    /// Median and spread of how far members lag behind the first one, over the last rounds; at least
+    /// a quarter and at most four times of [`Timing::grace`], which holds until enough was observed.
+    Adaptive,
 }
 
 /// When the run is complete.

@@ -5,8 +5,8 @@
 //! it.
 
 use crate::{
-    CloseReason, Contribution, EndReason, GenerationInfo, Lease, Ledger, LeftReason, PhaseTimes,
-    Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
+    CloseReason, Contribution, EndReason, GenerationInfo, Lease, Ledger, LeftReason, Pace,
+    PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
@@ -76,6 +76,8 @@ pub struct Replica {
     pub decided: Option<(Hash, Verdict)>,
     /// Its share of the run.
     pub tally: Tally,
+    /// How fast it is, once it has said how it spent a round; forgotten when its ranks change.
+    pub pace: Option<Pace>,
 }
 
 /// Whether an incarnation lives, as the journal has it.

@@ -180,6 +180,10 @@ impl World {
             self.tell(|_| format!("    {event:?}"));
             match &event {
                 Event::EvaluationLost { .. } => self.seen.evaluations_lost += 1,
+                Event::Planned { plan, .. } => {
+                    let short = plan.steps < self.setting.spec.phase.steps;
+                    self.seen.short_plans += u64::from(short);
+                }
                 Event::Staged { no } => {
                     let staged = self.coordinator.twin.contributions.get(no);
                     self.coordinator.staged.extend(staged.map(|c| c.id));

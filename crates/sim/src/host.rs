@@ -4,6 +4,7 @@ use crate::random::Random;
 use crate::trainer::{Disk, DiskWrite, Trainer};
 use crate::world::{Happening, World};
 use hansa_base::{Hash, ReplicaId, RetryPolicy};
+use hansa_protocol::Wait;
 use hansa_protocol::replica::{
     Action, CallNo, ExitReason, Found, Input, Notice, Options, ReplicaMachine, WhenBusy,
 };
@@ -18,7 +19,7 @@ pub struct Life(pub u64);
 pub struct Host {
     pub id: ReplicaId,
     pub ranks: u32,
-    /// Milliseconds for a step.
+    /// Milliseconds for a step of the base phase.
     pub step_ms: u64,
     /// The last is in use; a process that was taken over keeps its own.
     pub disks: Vec<Disk>,
@@ -31,12 +32,16 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(number: u64, random: &mut Random) -> Self {
+    pub fn new(number: u64, options: &crate::Options, random: &mut Random) -> Self {
         let name = format!("site{}/r{number}", number % 2);
+        let (mut ranks, mut step_ms) = (random.between(1, 2) as u32, random.between(20, 600));
+        if let Some(rates) = options.rates {
+            (ranks, step_ms) = (1, rates.step_ms[number as usize % 3]);
+        }
         Self {
             id: name.parse().unwrap_or_else(|_| unreachable!()),
-            ranks: random.between(1, 2) as u32,
-            step_ms: random.between(20, 600),
+            ranks,
+            step_ms,
             disks: vec![Disk::default()],
             current: None,
             dead: false,
@@ -161,6 +166,8 @@ impl World {
             Action::Call { no, call } => self.call(life, no, call),
             Action::Tell(notice) => {
                 self.seen.voids += u64::from(matches!(notice, Notice::Void(_)));
+                let late = matches!(notice, Notice::Waiting(Wait::NextRound));
+                self.seen.too_late_to_join += u64::from(late);
                 self.tell(|_| format!("{life:?}: {notice}"));
             }
             Action::Promote => self.promote(life),

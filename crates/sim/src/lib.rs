@@ -19,6 +19,7 @@ mod trainer;
 mod weights;
 mod world;
 
+use hansa_protocol::State;
 use std::fmt;
 
 /// How to run a seed.
@@ -28,6 +29,21 @@ pub struct Options {
     pub mutation: Option<Mutation>,
     /// Keep a line of text per happening.
     pub verbose: bool,
+    /// A world without faults in which only speeds differ, in place of the seed's own.
+    pub rates: Option<Rates>,
+}
+
+/// Three replicas of known speed.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    /// Milliseconds that each takes for a step of the base phase, which has 10 steps of 2 windows.
+    pub step_ms: [u64; 3],
+    /// Windows of an epoch.
+    pub windows: u64,
+    /// Epochs of the run.
+    pub epochs: u32,
+    /// Whether the phase plan balances accumulation.
+    pub balance: bool,
 }
 
 /// A deliberate bug.
@@ -62,6 +78,8 @@ pub struct Report {
     pub time_ms: u64,
     /// What happened how often.
     pub seen: Seen,
+    /// The run's durable state at the end.
+    pub state: State,
     /// The story, if it was asked for.
     pub story: Vec<String>,
 }
@@ -83,6 +101,8 @@ pub struct Seen {
     pub released_windows: u64,
     pub refused: u64,
     pub voids: u64,
+    pub too_late_to_join: u64,
+    pub short_plans: u64,
     pub restores: u64,
     pub evaluations: u64,
     pub evaluations_lost: u64,
@@ -107,6 +127,8 @@ impl Seen {
             (&mut self.released_windows, other.released_windows),
             (&mut self.refused, other.refused),
             (&mut self.voids, other.voids),
+            (&mut self.too_late_to_join, other.too_late_to_join),
+            (&mut self.short_plans, other.short_plans),
             (&mut self.restores, other.restores),
             (&mut self.evaluations, other.evaluations),
             (&mut self.evaluations_lost, other.evaluations_lost),

@@ -1,8 +1,11 @@
 //! What a seed's world is like.
 
+use crate::Rates;
 use crate::random::Random;
 use hansa_base::{Epoch, Hash, Steps, Tokens, Windows};
-use hansa_protocol::{BlockSpace, DigestFields, End, OuterSpec, PhaseSpec, RunSpec, Solo, Timing};
+use hansa_protocol::{
+    BlockSpace, DigestFields, End, GraceRule, OuterSpec, PhaseSpec, RunSpec, Solo, Timing,
+};
 use std::time::Duration;
 
 /// The seed's dice have been thrown: this is the world.
@@ -22,6 +25,8 @@ pub struct Setting {
     pub coordinator_crash: u64,
     /// Training the same windows from the same base gives the same bytes.
     pub deterministic: bool,
+    /// A step takes between this many per cent of its usual time and the second number.
+    pub jitter: (u64, u64),
 }
 
 impl Setting {
@@ -41,6 +46,38 @@ impl Setting {
             slow: rarely(random.between(20, 100)),
             coordinator_crash: rarely(random.between(60, 1000)),
             deterministic: random.one_in(2),
+            jitter: (50, 200),
+        }
+    }
+
+    /// Three replicas without faults; a phase of the slowest takes 20 s.
+    pub fn of_rates(random: &mut Random, rates: &Rates) -> Self {
+        let mut spec = spec(random);
+        spec.digest.windows = Windows(rates.windows);
+        spec.digest.block = Windows(16);
+        spec.phase = PhaseSpec {
+            steps: Steps(10),
+            batch: Windows(2),
+            accumulation: 1,
+            balance: rates.balance,
+        };
+        spec.timing.ttl_min = Duration::from_secs(10);
+        spec.timing.ttl_max = Duration::from_secs(60);
+        spec.timing.session_ttl = Duration::from_secs(10);
+        spec.timing.grace = Duration::from_secs(60);
+        spec.timing.grace_rule = GraceRule::Fixed;
+        (spec.min_quorum, spec.evaluate_every) = (3, 0);
+        spec.end = End::Epochs(rates.epochs);
+        Self {
+            spec,
+            hosts: rates.step_ms.len() as u64,
+            faults_until: 0,
+            loss: u64::MAX,
+            doubled: u64::MAX,
+            slow: u64::MAX,
+            coordinator_crash: u64::MAX,
+            deterministic: true,
+            jitter: (90, 110),
         }
     }
 }
@@ -75,6 +112,7 @@ fn spec(random: &mut Random) -> RunSpec {
             steps: Steps(random.between(1, 6)),
             batch: Windows(random.between(1, 3)),
             accumulation: random.between(1, 2) as u32,
+            balance: !random.one_in(4),
         },
         outer: OuterSpec {
             lr: 0.7,
@@ -88,6 +126,11 @@ fn spec(random: &mut Random) -> RunSpec {
             ttl_max: ms(random, 6000, 20_000),
             session_ttl: ms(random, 3000, 8000),
             grace: ms(random, 500, 8000),
+            grace_rule: if random.one_in(2) {
+                GraceRule::Fixed
+            } else {
+                GraceRule::Adaptive
+            },
             evaluation_budget: ms(random, 2000, 6000),
         },
         min_quorum: random.between(1, 3) as u32,

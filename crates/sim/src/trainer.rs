@@ -1,7 +1,7 @@
 //! A trainer whose weights are the positions trained into them, and the disk beside it.
 
 use crate::Mutation;
-use crate::host::Life;
+use crate::host::{Host, Life, Process};
 use crate::weights::Weights;
 use crate::world::{Happening, World};
 use hansa_base::{Bytes, Hash, Tokens, Windows};
@@ -209,13 +209,21 @@ impl World {
     }
 
     fn next_step(&mut self, life: Life) {
-        let host = self.processes.get(&life).map_or(0, |p| p.host);
-        let step_ms = self.hosts[host].step_ms;
+        let Some(Process { host, trainer, .. }) = self.processes.get(&life) else {
+            return;
+        };
+        let Some(Job::Train(_, positions, size)) = &trainer.job else {
+            return;
+        };
+        let windows = size.0.min(positions.len() as u64);
+        let Host { step_ms, ranks, .. } = self.hosts[*host];
+        let base = self.setting.spec.step_windows(ranks).0;
+        let (least, most) = self.setting.jitter;
         let hangs = self.faulty() && self.random.one_in(150);
         let takes = if hangs {
             self.random.between(5000, 40_000)
         } else {
-            self.random.between(step_ms / 2, step_ms * 2)
+            step_ms * windows * self.random.between(least, most) / 100 / base
         };
         self.after(takes.max(1), Happening::Steps(life, takes));
     }

@@ -88,8 +88,11 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed);
-        let setting = Setting::new(&mut random);
-        let hosts = (0..setting.hosts).map(|n| Host::new(n, &mut random));
+        let setting = match &options.rates {
+            Some(rates) => Setting::of_rates(&mut random, rates),
+            None => Setting::new(&mut random),
+        };
+        let hosts = (0..setting.hosts).map(|n| Host::new(n, &options, &mut random));
         let mut world = Self {
             seed,
             options,
@@ -110,7 +113,7 @@ impl World {
         world.tell(|world| format!("{:?}", world.setting));
         world.at(0, Happening::CoordinatorStarts);
         for host in 0..world.hosts.len() {
-            let late = if host == 0 {
+            let late = if host == 0 || options.rates.is_some() {
                 0
             } else {
                 world.random.between(0, 20_000)
@@ -246,6 +249,7 @@ impl World {
             trace: self.trace,
             time_ms: self.now,
             seen: self.seen,
+            state: self.coordinator.twin,
             story: self.story,
         }
     }

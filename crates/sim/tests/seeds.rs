@@ -7,6 +7,7 @@ fn story(seed: u64, mutation: Option<Mutation>) -> String {
     let options = Options {
         mutation,
         verbose: true,
+        ..Options::default()
     };
     let report = run(seed, options);
     let last = report.story.len().saturating_sub(60);
@@ -56,7 +57,7 @@ fn a_seed_means_the_same_each_time() {
 fn finds(mutation: Mutation, says: &str) {
     let options = Options {
         mutation: Some(mutation),
-        verbose: false,
+        ..Options::default()
     };
     let mut failures = (0..600).filter_map(|seed| run(seed, options).failure);
     let found = failures.any(|failure| failure.contains(says));

@@ -8,8 +8,8 @@ use hansa_base::{
 };
 use hansa_protocol::{
     CloseReason, CloseRecord, Contribution, ContributionParts, EndReason, Evaluation, Evaluations,
-    GenerationInfo, Lease, Ledger, LeftReason, Ownership, PhaseTimes, Plan, Presence, Replica,
-    Round, RoundPhase, RoundSummary, Span, Stage, State, Tally, Verdict,
+    GenerationInfo, Lease, Ledger, LeftReason, Ownership, Pace, PhaseTimes, Plan, Presence,
+    Replica, Round, RoundPhase, RoundSummary, Span, Stage, State, Tally, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +46,14 @@ mirror_struct!(ReplicaJson = Replica {
     contributed: Option<Generation>,
     decided: Option<(Hash, Verdict)>,
     tally: Tally,
+    pace: Option<Pace>,
 });
+mirror_struct!(
+    PaceJson = Pace {
+        microwindows_per_s: u64,
+        exchange_ms: u64
+    }
+);
 mirror_enum!(PresenceJson = Presence {
     tuple Left(reason: LeftReason)
     unit Live

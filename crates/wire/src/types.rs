@@ -92,6 +92,7 @@ mirror_struct!(
         checkpoint_ms: u64,
         upload_ms: u64,
         wait_ms: u64,
+        trained: Windows,
     }
 );
 mirror_struct!(ContributionPartsJson = ContributionParts {
@@ -149,9 +150,11 @@ mirror_enum!(LeaseAnswerJson = LeaseAnswer {
     tuple Finish(reason: EndReason)
 });
 mirror_enum!(WaitJson = Wait {
+    struct ExchangeTooLong { exchange: Duration, round: Duration }
     tuple Members(members: Vec<ReplicaId>)
     unit Merging
     unit NothingFree
+    unit NextRound
     unit Ending
 });
 mirror_struct!(

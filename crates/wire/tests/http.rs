@@ -104,6 +104,11 @@ fn answers_come_back() {
         Wait::Merging,
         Wait::Members(members.clone()),
         Wait::NothingFree,
+        Wait::NextRound,
+        Wait::ExchangeTooLong {
+            exchange: Duration::from_secs(90),
+            round: Duration::from_secs(31),
+        },
         Wait::Ending,
     ];
     waits

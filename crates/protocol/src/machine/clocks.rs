@@ -1,7 +1,7 @@
 //! Deadlines. They live only here, on the coordinator's monotonic clock, and start afresh after a
 //! restart or a stall: nobody loses a lease because the coordinator was away.
 
-use crate::{Progress, RunSpec, State};
+use crate::{GraceRule, PhaseTimes, Progress, RoundSummary, RunSpec, State};
 use hansa_base::{LeaseId, MonoMs, ReplicaKey};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,6 +14,8 @@ pub(super) struct Clocks {
     pub sessions: BTreeMap<ReplicaKey, MonoMs>,
     /// When the round closes without those who have not contributed.
     pub grace: Option<MonoMs>,
+    /// When each member of the open round was first told what to train.
+    pub started: BTreeMap<ReplicaKey, MonoMs>,
     /// When the evaluation that is due is taken from whom was asked, or given up at the run's end.
     pub evaluation: Option<MonoMs>,
     /// The last tick: a long gap is a stall of the coordinator itself.
@@ -28,7 +30,9 @@ impl Clocks {
         Self {
             leases: state.leases.keys().map(|id| (*id, lease)).collect(),
             sessions: state.live().map(|(key, _)| (key, session)).collect(),
-            grace: (!state.round.staged.is_empty()).then(|| now.after(timing.grace)),
+            grace: (!state.round.staged.is_empty()).then(|| now.after(grace(spec, state))),
+            // Whoever has a plan may be training by it.
+            started: state.awaited().map(|(key, _)| (key, now)).collect(),
             evaluation: state
                 .evaluations
                 .due
@@ -67,4 +71,54 @@ pub(super) fn lease_ttl(spec: &RunSpec, progress: Option<&Progress>) -> Duration
     // A measured time comes from the network: clamp before it becomes a duration.
     let (least, most) = (timing.ttl_min.as_secs_f64(), timing.ttl_max.as_secs_f64());
     Duration::from_secs_f64(ttl_s.clamp(least, most))
+}
+
+/// Rounds that an adaptive grace window looks back on, and observations that it needs.
+const ROUNDS_SEEN: usize = 8;
+const LAGS_MIN: usize = 4;
+
+/// How long a round stays open after its first staged contribution: `median + 4 · spread` of how far
+/// members lagged behind the first one, where the spread is the median distance from the median.
+pub(super) fn grace(spec: &RunSpec, state: &State) -> Duration {
+    let fixed = spec.timing.grace;
+    let mut lags_ms: Vec<u64> = match spec.timing.grace_rule {
+        GraceRule::Fixed => Vec::new(),
+        GraceRule::Adaptive => {
+            let rounds = state.rounds.iter().rev().take(ROUNDS_SEEN);
+            rounds.flat_map(lags_ms).collect()
+        }
+    };
+    if lags_ms.len() < LAGS_MIN {
+        return fixed;
+    }
+    let middle_ms = median(&mut lags_ms);
+    let mut off_ms: Vec<u64> = lags_ms.iter().map(|lag| lag.abs_diff(middle_ms)).collect();
+    let window_ms = middle_ms.saturating_add(median(&mut off_ms).saturating_mul(4));
+    Duration::from_millis(window_ms).clamp(fixed / 4, fixed * 4)
+}
+
+/// How much longer than the first each other member needed for phase and exchange.
+fn lags_ms(round: &RoundSummary) -> Vec<u64> {
+    let merged = |key| round.merged.iter().any(|merged| merged.0 == key);
+    let total = |times: &PhaseTimes| {
+        let parts = [times.download_ms, times.train_ms, times.checkpoint_ms];
+        parts
+            .iter()
+            .fold(times.upload_ms, |sum, part| sum.saturating_add(*part))
+    };
+    let times = round.times.iter().filter(|(key, _)| merged(*key));
+    let mut totals_ms: Vec<u64> = times.map(|(_, times)| total(times)).collect();
+    totals_ms.sort_unstable();
+    let first = totals_ms.first().copied().unwrap_or_default();
+    totals_ms
+        .iter()
+        .skip(1)
+        .map(|total| total - first)
+        .collect()
+}
+
+/// The middle of at least one value.
+fn median(values: &mut [u64]) -> u64 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }

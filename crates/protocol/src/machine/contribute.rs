@@ -1,6 +1,6 @@
 //! Contributions: announced, uploaded, staged. And the goodbye that ends a replica cleanly.
 
-use super::clocks::lease_ttl;
+use super::clocks::{grace, lease_ttl};
 use super::{Answer, Effect, Machine};
 use crate::{
     Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Refusal, RefusedBecause,
@@ -130,7 +130,7 @@ impl Machine {
         self.emit(Event::Staged { no })?;
         self.renew_lease(now, key)?;
         if self.state.round.staged.len() == 1 {
-            self.clocks.grace = Some(now.after(self.spec.timing.grace));
+            self.clocks.grace = Some(now.after(grace(&self.spec, &self.state)));
         }
         self.close_if_due(now)?;
         Ok(Reply::Verdict(Verdict::Staged))

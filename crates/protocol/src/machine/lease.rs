@@ -2,10 +2,9 @@
 
 use super::clocks::lease_ttl;
 use super::{Answer, Machine};
-use crate::{
-    Event, Grant, LeaseAnswer, LeaseRequest, Plan, Refusal, Reply, RoundPhase, Span, Wait,
-};
-use hansa_base::{LeaseId, MonoMs, ReplicaKey, Steps, Windows};
+use crate::phase::Wanted;
+use crate::{Event, Grant, LeaseAnswer, LeaseRequest, Refusal, Reply, RoundPhase, Span, Wait};
+use hansa_base::{LeaseId, MonoMs, ReplicaKey, Windows};
 
 impl Machine {
     pub(super) fn lease(&mut self, now: MonoMs, request: LeaseRequest) -> Answer {
@@ -48,7 +47,11 @@ impl Machine {
     }
 
     fn grant_phase(&mut self, now: MonoMs, key: ReplicaKey) -> Result<LeaseAnswer, Refusal> {
-        let wanted = self.phase_windows(key)?;
+        let ranks = self.replica(key)?.ranks;
+        let wanted = match self.wanted(now, key)? {
+            Ok(wanted) => wanted,
+            Err(wait) => return Ok(LeaseAnswer::Wait(wait)),
+        };
         self.top_up(now, key, wanted)?;
         let Some(view) = self.state.lease_of(key).map(crate::Lease::view) else {
             return self.excuse(now, key);
@@ -56,11 +59,13 @@ impl Machine {
         if view.spans.is_empty() {
             return self.excuse(now, key);
         }
-        let windows = Windows(wanted.0.min(Span::total(&view.spans).0));
-        let plan = self.plan(key, windows)?;
+        let windows = Windows(wanted.windows.0.min(Span::total(&view.spans).0));
+        let base = self.state.round.base;
+        let plan = self.spec.plan(base, ranks, wanted.accumulation, windows);
         if self.replica(key)?.plan != Some(plan) {
             self.emit(Event::Planned { key, plan })?;
         }
+        self.clocks.started.entry(key).or_insert(now);
         Ok(LeaseAnswer::Train(Grant {
             lease: view,
             plan,
@@ -68,49 +73,20 @@ impl Machine {
         }))
     }
 
-    /// `H·B·W·A`, the base phase of a replica with `W` ranks.
-    fn phase_windows(&self, key: ReplicaKey) -> Result<Windows, Refusal> {
-        let step = self.spec.step_windows(self.replica(key)?.ranks);
-        Ok(Windows(self.spec.phase.steps.0.saturating_mul(step.0)))
-    }
-
-    pub(super) fn plan(&self, key: ReplicaKey, windows: Windows) -> Result<Plan, Refusal> {
-        let step = self.spec.step_windows(self.replica(key)?.ranks);
-        Ok(Plan {
-            generation: self.state.round.base,
-            steps: Steps(windows.0.div_ceil(step.0)),
-            accumulation: self.spec.phase.accumulation,
-            windows,
-        })
-    }
-
-    /// The base phase again, for a member that goes on to the next round.
-    pub(super) fn next_plan(&self, key: ReplicaKey) -> Result<Option<Plan>, Refusal> {
+    /// Tops the lease up to what is wanted: in whole blocks, unless that is a share of what is left
+    /// of the epoch.
+    fn top_up(&mut self, now: MonoMs, key: ReplicaKey, wanted: Wanted) -> Result<(), Refusal> {
         let held = self
             .state
             .lease_of(key)
             .map_or(Windows(0), crate::Lease::left);
-        let reachable = held + self.state.ledger.counts().free;
-        let windows = Windows(self.phase_windows(key)?.0.min(reachable.0));
-        if windows.0 == 0 {
-            Ok(None)
+        let missing = wanted.windows.0.saturating_sub(held.0);
+        let block = if wanted.last {
+            1
         } else {
-            self.plan(key, windows).map(Some)
-        }
-    }
-
-    /// Tops the lease up to `wanted` windows, rounded up to blocks.
-    fn top_up(&mut self, now: MonoMs, key: ReplicaKey, wanted: Windows) -> Result<(), Refusal> {
-        let held = self
-            .state
-            .lease_of(key)
-            .map_or(Windows(0), crate::Lease::left);
-        let block = self.spec.digest.block.0;
-        let missing = wanted
-            .0
-            .saturating_sub(held.0)
-            .div_ceil(block)
-            .saturating_mul(block);
+            self.spec.digest.block.0
+        };
+        let missing = missing.div_ceil(block).saturating_mul(block);
         let spans = self.state.ledger.first_free(Windows(missing));
         if spans.is_empty() {
             return Ok(());

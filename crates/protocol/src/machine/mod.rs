@@ -8,6 +8,7 @@ mod contribute;
 mod evaluate;
 mod heartbeat;
 mod lease;
+mod plan;
 mod publish;
 mod register;
 mod tick;

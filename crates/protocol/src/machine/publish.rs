@@ -25,6 +25,7 @@ impl Machine {
         self.effects
             .extend(payloads.into_iter().map(Effect::DropUpload));
         self.clocks.evaluation = None;
+        self.clocks.started.clear();
         match self.end_reached() {
             Some(reason) => self.start_ending(now, reason)?,
             None => {
@@ -50,12 +51,9 @@ impl Machine {
 
     /// Who took part goes on: the next round waits for it while it downloads.
     fn carry_members_over(&mut self, members: &[ReplicaKey]) -> Result<(), Refusal> {
-        for &key in members {
-            if let Some(plan) = self.next_plan(key)? {
-                self.emit(Event::Planned { key, plan })?;
-            }
-        }
-        Ok(())
+        self.next_plans(members)
+            .into_iter()
+            .try_for_each(|(key, plan)| self.emit(Event::Planned { key, plan }))
     }
 
     fn epoch_is_done(&self) -> bool {

@@ -280,6 +280,11 @@ display! {
         Self::Accepted { base, windows } => "{windows} windows are accepted for round {base}";
         Self::Waiting(Wait::Merging) => "waiting for the merge";
         Self::Waiting(Wait::NothingFree) => "waiting: all that is left of the epoch is with others";
+        Self::Waiting(Wait::NextRound) =>
+            "waiting for the next round: no step would fit before this one closes";
+        Self::Waiting(Wait::ExchangeTooLong { exchange, round }) =>
+            "taking no part: sending a contribution takes {} s, a round of the others at most {} s; \
+             use a smaller codec or a better link", exchange.as_secs(), round.as_secs();
         Self::Waiting(Wait::Ending) => "waiting for the last evaluation";
         Self::Waiting(Wait::Members(who)) => "waiting for {}", names(who);
     }

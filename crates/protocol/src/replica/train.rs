@@ -12,10 +12,8 @@ impl ReplicaMachine {
         let (Some(work), Some(lease)) = (&self.work, &self.lease) else {
             return self.go_on(now);
         };
-        let order = self.spec.step_windows(self.ranks);
-        let step_windows = Windows(
-            order.0 / u64::from(self.spec.phase.accumulation) * u64::from(plan.accumulation),
-        );
+        let micro_batch = self.spec.micro_batch(self.ranks);
+        let step_windows = Windows(micro_batch.0 * u64::from(plan.accumulation));
         let phase = Span::split(&lease.spans, plan.windows).0;
         let spans = Span::split(&phase, work.trained()).1;
         if spans.is_empty() {
@@ -39,7 +37,7 @@ impl ReplicaMachine {
     pub(super) fn stepped(&mut self, now: MonoMs, windows: Windows, took: Duration, loss: f64) {
         self.held = Held::Unaccepted;
         let tokens = self.spec.tokens(windows);
-        self.vitals.step(took, tokens, loss);
+        self.vitals.step(took, windows, tokens, loss);
         // What is void keeps being trained until the trainer halts: it counts for nothing.
         let Some(work) = &mut self.work else { return };
         work.cursor += windows;

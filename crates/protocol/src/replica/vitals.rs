@@ -84,7 +84,8 @@ impl Vitals {
         self.news += 1;
     }
 
-    pub fn step(&mut self, took: Duration, tokens: Tokens, loss: f64) {
+    pub fn step(&mut self, took: Duration, windows: Windows, tokens: Tokens, loss: f64) {
+        self.times.trained += windows;
         let rate = tokens.0 as f64 / took.as_secs_f64().max(1e-9);
         let smooth = |old: f64| 0.8 * old + 0.2 * rate;
         self.tokens_per_s = Some(self.tokens_per_s.map_or(rate, smooth));

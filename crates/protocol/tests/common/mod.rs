@@ -47,6 +47,7 @@ pub fn spec() -> RunSpec {
             steps: Steps(2),
             batch: Windows(2),
             accumulation: 1,
+            balance: true,
         },
         outer: OuterSpec {
             lr: 0.7,
@@ -60,6 +61,7 @@ pub fn spec() -> RunSpec {
             ttl_max: s(30),
             session_ttl: s(20),
             grace: s(8),
+            grace_rule: GraceRule::Fixed,
             evaluation_budget: s(12),
         },
         min_quorum: 1,
@@ -187,6 +189,24 @@ impl Story {
             Reply::Lease(answer) => Ok(answer),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Says, as one that has yet to adopt the current generation, how its last round went: it
+    /// trained `windows` in `seconds`, and exchanged for another `exchange` seconds.
+    pub fn took(&mut self, name: &str, windows: u64, seconds: u64, exchange: u64) {
+        let last = self.state().current.generation.0 - 1;
+        let times = PhaseTimes {
+            train_ms: seconds * 1000,
+            upload_ms: exchange * 1000,
+            trained: Windows(windows),
+            ..PhaseTimes::default()
+        };
+        let request = LeaseRequest {
+            caller: self.caller(name),
+            base: manifest(Generation(last)),
+            times: Some((Generation(last), times)),
+        };
+        self.send(Command::Lease(request)).unwrap();
     }
 
     /// Asks with the current generation loaded.

@@ -215,6 +215,7 @@ impl Recipe {
             ttl_max: duration(self.lease.ttl_max_s),
             session_ttl: duration(self.lease.session_ttl_s),
             grace: duration(self.rounds.grace_s),
+            grace_rule: self.rounds.grace,
             evaluation_budget: duration(self.evaluation.budget_s),
         }
     }

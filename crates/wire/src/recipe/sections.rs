@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hansa_base::{Steps, Tokens, Windows};
 use hansa_outer::Dtype;
-use hansa_protocol::{OuterSpec, PhaseSpec, Solo};
+use hansa_protocol::{GraceRule, OuterSpec, PhaseSpec, Solo};
 use hansa_train::{AdamWConfig, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,14 @@ pub struct PhaseSection {
     /// `A`: micro-batches of a step. Default 1.
     #[serde(default = "one")]
     pub accumulation: u32,
+    /// Whether faster replicas get more accumulation, by measured rates, so that all finish a phase
+    /// together. Default true.
+    #[serde(default = "yes")]
+    pub balance: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn one() -> u32 {
@@ -50,6 +58,7 @@ impl PhaseSection {
             steps: Steps(self.steps),
             batch: Windows(self.batch),
             accumulation: self.accumulation,
+            balance: self.balance,
         }
     }
 }
@@ -216,6 +225,10 @@ pub struct RoundsSection {
     pub min_quorum: u32,
     /// Seconds that a round stays open after its first contribution. Default 60.
     pub grace_s: f64,
+    /// Whether that is `"fixed"` (default), or `"adaptive"`: the window follows what is observed,
+    /// between a quarter and four times of `grace_s`.
+    #[serde(with = "grace_rule")]
+    pub grace: GraceRule,
 }
 
 impl Default for RoundsSection {
@@ -223,6 +236,7 @@ impl Default for RoundsSection {
         Self {
             min_quorum: 1,
             grace_s: 60.0,
+            grace: GraceRule::Fixed,
         }
     }
 }
@@ -367,6 +381,28 @@ mod solo {
             "same" => Ok(Solo::Same),
             other => Err(D::Error::custom(format!(
                 "unknown solo mode {other:?}: use \"full\", \"adopt\" or \"same\""
+            ))),
+        }
+    }
+}
+
+mod grace_rule {
+    use hansa_protocol::GraceRule;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(rule: &GraceRule, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(match rule {
+            GraceRule::Fixed => "fixed",
+            GraceRule::Adaptive => "adaptive",
+        })
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GraceRule, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "fixed" => Ok(GraceRule::Fixed),
+            "adaptive" => Ok(GraceRule::Adaptive),
+            other => Err(D::Error::custom(format!(
+                "unknown grace rule {other:?}: use \"fixed\" or \"adaptive\""
             ))),
         }
     }

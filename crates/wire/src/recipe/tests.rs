@@ -48,6 +48,7 @@ fn what_is_left_out_gets_the_documented_default() {
     let recipe = parse(SMALL).unwrap();
     assert_eq!((recipe.outer.lr, recipe.outer.momentum), (0.7, 0.9));
     assert_eq!(recipe.outer.solo, Solo::Adopt);
+    assert!(recipe.phase.balance);
     assert_eq!((recipe.lease.alpha, recipe.lease.beta), (2.5, 10.0));
     let ttl = (recipe.lease.ttl_min_s, recipe.lease.ttl_max_s);
     assert_eq!(ttl, (60.0, 1800.0));

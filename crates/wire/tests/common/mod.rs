@@ -72,6 +72,7 @@ pub fn times() -> PhaseTimes {
         checkpoint_ms: 4,
         upload_ms: 5,
         wait_ms: 6,
+        trained: Windows(7),
     }
 }
 
@@ -251,6 +252,10 @@ fn member(name: &str, presence: Presence, decided: Option<(Hash, Verdict)>) -> R
             refused: 6,
             incarnations: 7,
         },
+        pace: live.then_some(Pace {
+            microwindows_per_s: 8_250_000,
+            exchange_ms: 9,
+        }),
     }
 }
 
