@@ -518,7 +518,15 @@ fn log(machine: &Machine, event: &Event) {
             ..
         } => tracing::info!(replica = %id, %incarnation, inherits = inherited.is_some(), "joined"),
         Event::Left { key, reason, .. } => tracing::info!(replica = name(key), %reason, "left"),
-        Event::Freed { lease, cause } => tracing::info!(%lease, %cause, "positions are free again"),
+        Event::Freed { lease, cause, .. } => {
+            tracing::info!(%lease, %cause, "positions are free again");
+        }
+        Event::Quarantined { spans } => {
+            let positions: Vec<String> = spans.iter().map(ToString::to_string).collect();
+            let positions = positions.join(", ");
+            tracing::error!(%positions, "quarantined: lost too often with who trained them");
+        }
+        Event::LetOut { windows } => tracing::info!(?windows, "let out of quarantine"),
         Event::Refused { no, because } => tracing::info!(%no, %because, "contribution refused"),
         Event::Closed(record) => {
             tracing::info!(round = %record.base, reason = %record.reason, "round closed");

@@ -4,6 +4,7 @@
 //! was announced; here it is about bytes. Never here: what becomes of a contribution that does not pass.
 
 use hansa_outer::{Dtype, Layout, Scan};
+use hansa_protocol::Problem;
 use hansa_store::{Blob, StoreError};
 
 use crate::merge::{MergeFailure, read_header};
@@ -23,14 +24,14 @@ pub(crate) fn problem_with(
     blob: &Blob,
     layout: &Layout,
     dtype: Dtype,
-) -> Result<Option<String>, StoreError> {
+) -> Result<Option<Problem>, StoreError> {
     let header = match read_header(blob, "the contribution") {
         Ok(header) => header,
         Err(MergeFailure::Store(error)) => return Err(error),
-        Err(error) => return Ok(Some(error.to_string())),
+        Err(error) => return Ok(Some(Problem::Form(error.to_string()))),
     };
     if let Err(error) = header.check(layout, dtype) {
-        return Ok(Some(error.to_string()));
+        return Ok(Some(Problem::Form(error.to_string())));
     }
     let mut scan = Scan::new();
     let mut bytes = vec![0; PIECE_ELEMENTS as usize * dtype.bytes_per_element()];
@@ -51,16 +52,13 @@ pub(crate) fn problem_with(
             tensor.map_or("", |(tensor, _)| tensor.name.as_str())
         };
         if let Some(index) = scan.first_non_finite() {
-            return Ok(Some(format!(
-                "a value of tensor {:?} is not finite",
-                named(index)
-            )));
+            let what = format!("a value of tensor {:?} is not finite", named(index));
+            return Ok(Some(Problem::NotFinite(what)));
         }
         if let Some(index) = huge {
             let tensor = named(start + index as u64);
-            return Ok(Some(format!(
-                "a value of tensor {tensor:?} is beyond {VALUE_MAX:e}"
-            )));
+            let what = format!("a value of tensor {tensor:?} is beyond {VALUE_MAX:e}");
+            return Ok(Some(Problem::NotFinite(what)));
         }
     }
     Ok(None)

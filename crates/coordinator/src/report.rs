@@ -144,7 +144,9 @@ fn replica_status(machine: &Machine, key: ReplicaKey, now: MonoMs) -> Option<Rep
 /// A replica that trains counts from the start of its lease; people want to see the phase.
 fn phase_counter(progress: Progress, lease: Option<&Lease>) -> u64 {
     match (progress.activity, lease) {
-        (Activity::Training | Activity::Checkpointing, Some(lease)) => progress.counter.saturating_sub(lease.front.0),
+        (Activity::Training | Activity::Checkpointing, Some(lease)) => {
+            progress.counter.saturating_sub(lease.front.0)
+        }
         _ => progress.counter,
     }
 }

@@ -3,15 +3,15 @@
 //! `apply` believes nothing: an event that does not fit the state is an error, so that a corrupt or
 //! forged journal is found by replaying it. After an error the state is of no further use.
 
+use crate::attempts;
 use crate::ledger::WrongState;
 use crate::state::{Evaluation, Presence, Replica, RoundSummary, State, Tally};
 use crate::{
-    CloseRecord, Contribution, ContributionParts, Event, FreedCause, Lease, Ledger, LeftReason,
-    Ownership, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage,
-    Verdict,
+    CloseRecord, Contribution, ContributionParts, Event, FreedCause, Lease, LeftReason, Ownership,
+    Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
 };
 use hansa_base::{
-    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaKey, Steps, Windows,
+    ContributionNo, Generation, Hash, Incarnation, LeaseId, ReplicaKey, Steps, Tokens, Windows,
 };
 
 /// An event that does not fit the state.
@@ -28,13 +28,13 @@ pub enum ApplyError {
     Order(String),
 }
 
-type Applied = Result<(), ApplyError>;
+pub(crate) type Applied = Result<(), ApplyError>;
 
-fn missing(what: impl std::fmt::Display) -> ApplyError {
+pub(crate) fn missing(what: impl std::fmt::Display) -> ApplyError {
     ApplyError::Missing(what.to_string())
 }
 
-fn in_order(holds: bool, what: &str) -> Applied {
+pub(crate) fn in_order(holds: bool, what: &str) -> Applied {
     if holds {
         Ok(())
     } else {
@@ -61,7 +61,13 @@ impl State {
                 incarnation,
                 spans,
             } => self.granted(*lease, *key, *incarnation, spans),
-            Event::Freed { lease, cause } => self.freed(*lease, *cause),
+            Event::Freed {
+                lease,
+                cause,
+                at_risk,
+            } => self.freed(*lease, *cause, *at_risk),
+            Event::Quarantined { spans } => self.quarantined(spec, spans),
+            Event::LetOut { windows } => self.let_out(spec, windows),
             Event::Planned { key, plan } => self.planned(*key, *plan),
             Event::Excused { key } => {
                 self.replica_mut(*key)?.plan = None;
@@ -93,13 +99,7 @@ impl State {
                 loss_sum_nats,
                 tokens,
                 ..
-            } => {
-                self.evaluation_due(*generation)?;
-                let result = (*generation, *loss_sum_nats, *tokens);
-                self.evaluations.due = None;
-                self.evaluations.done.push(result);
-                Ok(())
-            }
+            } => self.evaluated((*generation, *loss_sum_nats, *tokens)),
             Event::EpochStarted { epoch } => self.epoch_started(spec, *epoch),
             Event::Ending(reason) => {
                 in_order(self.ending.is_none(), "the run ends twice")?;
@@ -116,6 +116,13 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    fn evaluated(&mut self, result: (Generation, f64, Tokens)) -> Applied {
+        self.evaluation_due(result.0)?;
+        self.evaluations.due = None;
+        self.evaluations.done.push(result);
+        Ok(())
     }
 
     fn left(&mut self, key: ReplicaKey, incarnation: Incarnation, reason: LeftReason) -> Applied {
@@ -260,7 +267,7 @@ impl State {
         Ok(())
     }
 
-    fn freed(&mut self, id: LeaseId, cause: FreedCause) -> Applied {
+    fn freed(&mut self, id: LeaseId, cause: FreedCause, at_risk: Windows) -> Applied {
         let lease = self
             .leases
             .remove(&id)
@@ -269,8 +276,15 @@ impl State {
             self.ledger
                 .change(*span, Ownership::Leased(id), Ownership::Free)?;
         }
+        in_order(
+            at_risk == Windows(0) || cause.is_attempt() && at_risk <= lease.left(),
+            "more is at risk than can be",
+        )?;
+        let at_risk = Span::split(&lease.spans, at_risk).0;
+        attempts::lost(&mut self.attempts, &at_risk, lease.key);
         let base = self.round.base;
         let replica = self.replica_mut(lease.key)?;
+        replica.tally.failed += Span::total(&at_risk);
         replica.lease = None;
         if replica.contributed != Some(base) {
             replica.plan = None;
@@ -369,6 +383,7 @@ impl State {
             self.ledger
                 .change(*span, Ownership::Leased(lease), Ownership::Staged(no))?;
         }
+        attempts::forget(&mut self.attempts, &spans);
         self.round.staged.push(no);
         Ok(())
     }
@@ -501,21 +516,6 @@ impl State {
             .as_mut()
             .filter(|due| due.generation == generation);
         due.ok_or_else(|| missing(format!("the evaluation of generation {generation}")))
-    }
-
-    fn epoch_started(&mut self, spec: &RunSpec, epoch: Epoch) -> Applied {
-        in_order(epoch == self.epoch.next(), "an epoch is left out")?;
-        let counts = self.ledger.counts();
-        let open = counts.free + counts.leased + counts.staged;
-        in_order(open == Windows(0), "an epoch ends with open positions")?;
-        self.committed_before += counts.committed;
-        self.epoch = epoch;
-        self.ledger = Ledger::new(spec.digest.windows);
-        self.leases.clear();
-        self.replicas
-            .iter_mut()
-            .for_each(|replica| replica.lease = None);
-        Ok(())
     }
 
     fn replica_mut(&mut self, key: ReplicaKey) -> Result<&mut Replica, ApplyError> {

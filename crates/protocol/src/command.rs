@@ -37,7 +37,12 @@ pub enum Command {
         /// The contribution.
         id: Hash,
         /// What makes it unfit to be merged, if anything does.
-        problem: Option<String>,
+        problem: Option<Problem>,
+    },
+    /// *Operator*: windows are let out of quarantine.
+    LetOut {
+        /// Which windows of the corpus; none means all.
+        windows: Vec<u64>,
     },
     /// A replica has evaluated a generation.
     Evaluated(Evaluated),
@@ -250,6 +255,17 @@ pub enum Verdict {
     Refused(RefusedBecause),
 }
 
+/// What the gate found in a contribution's file; the text is for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It is no file of the run's model: header, names, shapes, types, size.
+    #[error("{0}")]
+    Form(String),
+    /// It has values that are not finite: the data may be the reason.
+    #[error("{0}")]
+    NotFinite(String),
+}
+
 /// An evaluation's result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluated {
@@ -361,6 +377,9 @@ pub enum Refusal {
     /// No such contribution is announced.
     #[error("no contribution {0} is announced")]
     UnknownContribution(Hash),
+    /// An operator named a window that is not quarantined.
+    #[error("window {0} is not quarantined")]
+    NotQuarantined(u64),
     /// The run is over.
     #[error("the run is over: {0}")]
     RunOver(EndReason),

@@ -4,6 +4,7 @@
 use crate::{CloseRecord, ContributionParts, PhaseTimes, Plan, Span};
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Tokens,
+    Windows,
 };
 
 /// One change of the run's state.
@@ -54,6 +55,18 @@ pub enum Event {
         lease: LeaseId,
         /// Why.
         cause: FreedCause,
+        /// So many windows from its front on may be the reason: they were being trained.
+        at_risk: Windows,
+    },
+    /// Positions were lost too often: nobody gets them any more, in no epoch.
+    Quarantined {
+        /// Which, in the running epoch.
+        spans: Vec<Span>,
+    },
+    /// Windows were let out of quarantine, into the running epoch.
+    LetOut {
+        /// Which windows of the corpus.
+        windows: Vec<u64>,
     },
     /// A replica became a member of the round.
     Planned {
@@ -162,6 +175,10 @@ pub enum FreedCause {
     LeaseExpired,
     /// Its holder was not heard of within the session TTL.
     SessionExpired,
+    /// Half of all leases or more ended at once: the network's fault, or the coordinator's.
+    ManyAtOnce,
+    /// What its holder made of its positions was not finite.
+    NotFinite,
     /// Its holder said goodbye.
     Goodbye,
     /// The run needs them no more.
@@ -172,7 +189,16 @@ impl FreedCause {
     /// True if the holder was lost, false if it gave the positions back.
     #[must_use]
     pub const fn is_loss(self) -> bool {
-        matches!(self, Self::LeaseExpired | Self::SessionExpired)
+        matches!(self, Self::ManyAtOnce) || self.is_attempt()
+    }
+
+    /// True if the data may be the reason: a crash, a hang, or numbers that are not finite.
+    #[must_use]
+    pub const fn is_attempt(self) -> bool {
+        matches!(
+            self,
+            Self::LeaseExpired | Self::SessionExpired | Self::NotFinite
+        )
     }
 }
 
@@ -185,8 +211,10 @@ pub enum RefusedBecause {
     LeaseLost,
     /// Its author announced another one in its place.
     Replaced,
-    /// Its values or its form cannot be merged.
+    /// Its form is not the run's.
     Gate,
+    /// It has values that are not finite.
+    NotFinite,
     /// The run ended before it was complete.
     RunEnding,
 }
@@ -238,6 +266,8 @@ display! {
     FreedCause {
         Self::LeaseExpired => "the lease's TTL passed without progress";
         Self::SessionExpired => "the holder was not heard of within the session TTL";
+        Self::ManyAtOnce => "half of all leases or more ended at once: a network or coordinator fault";
+        Self::NotFinite => "what its holder made of its positions was not finite";
         Self::Goodbye => "the holder said goodbye";
         Self::RunEnding => "the run needs them no more";
     }
@@ -245,7 +275,8 @@ display! {
         Self::Late => "the round closed before it was complete";
         Self::LeaseLost => "its lease was lost before it was complete";
         Self::Replaced => "its author announced another one in its place";
-        Self::Gate => "its values or its form cannot be merged";
+        Self::Gate => "its form is not the run's";
+        Self::NotFinite => "it has values that are not finite";
         Self::RunEnding => "the run ended before it was complete";
     }
     CloseReason {

@@ -59,6 +59,13 @@ fn every_position_has_one_state(spec: &RunSpec, state: &State) -> Result<(), Vio
     ensure(1, counts.total() == all, || {
         format!("{counts:?} do not add up to {all}")
     })?;
+    let quarantined = Windows(state.quarantine.len() as u64);
+    ensure(1, counts.quarantined == quarantined, || {
+        format!(
+            "{} windows are out, {quarantined} are listed so",
+            counts.quarantined
+        )
+    })?;
     let listed = Span::total(&state.ledger.first_free(all));
     ensure(1, listed == free, || {
         format!("{free} windows are free, {listed} are listed so")

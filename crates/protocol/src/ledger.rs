@@ -143,6 +143,11 @@ impl Ledger {
         self.counts
     }
 
+    /// All that is free, lowest first.
+    pub fn free_spans(&self) -> impl Iterator<Item = Span> + '_ {
+        self.free.iter().map(|(&start, &end)| Span::new(start, end))
+    }
+
     /// The first free positions, `windows` at the most, lowest first.
     #[must_use]
     pub fn first_free(&self, windows: Windows) -> Vec<Span> {

@@ -11,9 +11,11 @@
 //! serialisation (`wire` mirrors what travels or is journaled).
 
 mod apply;
+mod attempts;
 mod command;
 mod contribution;
 mod digest;
+mod epoch;
 mod event;
 mod generation;
 mod invariant;
@@ -29,9 +31,11 @@ mod spec;
 mod state;
 
 pub use apply::ApplyError;
+pub use attempts::{Attempt, Attempts};
 pub use command::{
     Activity, Announce, Caller, Command, Evaluated, Grant, Heartbeat, LeaseAnswer, LeaseRequest,
-    Merged, PhaseTimes, Progress, Refusal, Register, Registered, Reply, Standing, Verdict, Wait,
+    Merged, PhaseTimes, Problem, Progress, Refusal, Register, Registered, Reply, Standing, Verdict,
+    Wait,
 };
 pub use contribution::{Contribution, ContributionParts, Stage};
 pub use digest::{DigestFields, Mismatch, ShardIdentity};

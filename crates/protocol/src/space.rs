@@ -119,6 +119,15 @@ impl BlockSpace {
         within.then(|| place() + position.0 % self.block)
     }
 
+    /// The position of a window; `None` if there is no such window.
+    #[must_use]
+    pub fn position_of(&self, window: u64) -> Option<Position> {
+        let blocks = self.windows.div_ceil(self.block);
+        let block = (window < self.windows).then_some(window / self.block)?;
+        let place = (0..blocks).find(|place| self.permutation.block_at(*place) == block)?;
+        Some(Position(place * self.block + window % self.block))
+    }
+
     /// The windows of a span as runs of consecutive windows on disk, in order of training.
     #[must_use]
     pub fn runs(&self, span: Span) -> Vec<WindowRun> {
@@ -155,6 +164,10 @@ mod tests {
                 .flat_map(|r| r.first..r.first + r.count)
                 .collect();
             assert_eq!(seen, by_runs);
+            for (position, window) in (0..).zip(&seen) {
+                assert_eq!(space.position_of(*window), Some(Position(position)));
+            }
+            assert_eq!(space.position_of(windows), None);
             seen.sort_unstable();
             assert_eq!(seen, (0..windows).collect::<Vec<_>>());
             assert_eq!(space.window_at(Position(windows)), None);

@@ -17,6 +17,9 @@ pub struct RunSpec {
     pub outer: OuterSpec,
     /// Time limits.
     pub timing: Timing,
+    /// How often a window may be lost with who trains it, by two replicas or more, before it is
+    /// quarantined.
+    pub attempts_max: u32,
     /// Staged contributions that a round waits for, if it has that many members.
     pub min_quorum: u32,
     /// When the run is complete.
@@ -151,6 +154,7 @@ impl RunSpec {
             (phase.batch.0 > 0, "batch", "must be at least 1"),
             (phase.accumulation > 0, "accumulation", "must be at least 1"),
             (self.min_quorum > 0, "min_quorum", "must be at least 1"),
+            (self.attempts_max > 0, "max_attempts", "must be at least 1"),
             (timing.alpha >= 1.0, "alpha", "must be at least 1"),
             (timing.beta >= 0.0, "beta", "must not be negative"),
             (positive(timing.ttl_min), "ttl_min_s", "must be more than 0"),

@@ -5,8 +5,8 @@
 //! it.
 
 use crate::{
-    CloseReason, Contribution, EndReason, GenerationInfo, Lease, Ledger, LeftReason, Pace,
-    PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
+    Attempts, CloseReason, Contribution, EndReason, GenerationInfo, Lease, Ledger, LeftReason,
+    Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
@@ -21,6 +21,10 @@ pub struct State {
     pub epoch: Epoch,
     /// Who has which positions of it.
     pub ledger: Ledger,
+    /// Positions of the running epoch that were lost with who trained them.
+    pub attempts: Attempts,
+    /// Windows that nobody gets any more, and the epoch in which each was taken out.
+    pub quarantine: BTreeMap<u64, Epoch>,
     /// Windows committed in earlier epochs.
     pub committed_before: Windows,
     /// All names, by key.
@@ -98,6 +102,8 @@ pub struct Tally {
     pub committed: Windows,
     /// Windows taken back from it because it was lost.
     pub reclaimed: Windows,
+    /// Windows of those that count as a failed attempt: a crash, a hang, or values not finite.
+    pub failed: Windows,
     /// Windows that it gave back.
     pub released: Windows,
     /// Windows that a successor took over within its predecessor's lease.
@@ -154,6 +160,8 @@ impl State {
         Self {
             epoch: Epoch(0),
             ledger: Ledger::new(spec.digest.windows),
+            attempts: Attempts::new(),
+            quarantine: BTreeMap::new(),
             committed_before: Windows(0),
             replicas: Vec::new(),
             leases: BTreeMap::new(),

@@ -81,6 +81,7 @@ fn events_that_were_not_earned_are_refused() {
         Event::Freed {
             lease: LeaseId(9),
             cause,
+            at_risk: Windows(0),
         },
         "lease 9",
     );

@@ -19,7 +19,8 @@ fn a_lost_lease_is_somebody_elses() {
     assert_eq!(story.replica("lost").tally.reclaimed, Windows(4));
     story.contribute("b");
     story.merge();
-    assert_eq!(story.grant("b").lease.spans, [span(0, 4)]);
+    // What was lost with somebody is tried again by halves.
+    assert_eq!(story.grant("b").lease.spans, [span(0, 2)]);
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn an_announced_contribution_falls_with_its_lease_and_rises_with_the_next() {
     let mut story = Story::new();
     story.register("a");
     let grant = story.grant("a");
-    let parts = story.parts(&grant, 4);
+    let parts = story.parts(&grant, 2);
     story.announce("a", &parts).unwrap();
     for _ in 0..10 {
         story.beat("a", Activity::Uploading, 3);
@@ -95,7 +96,7 @@ fn an_announced_contribution_falls_with_its_lease_and_rises_with_the_next() {
     // The same windows, leased and trained again, are the same contribution, and welcome.
     let again = story.grant("a");
     assert_ne!(again.lease.id, grant.lease.id);
-    assert_eq!(story.parts(&again, 4), parts);
+    assert_eq!(story.parts(&again, 2), parts);
     assert_eq!(story.announce("a", &parts), Ok(Verdict::Upload));
     assert_eq!(story.complete(parts.id()), Ok(Verdict::Staged));
 }

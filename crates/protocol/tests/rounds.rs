@@ -211,7 +211,7 @@ fn what_the_gate_refuses_stays_with_its_lease() {
     let parts = story.parts(&grant, 4);
     story.announce("a", &parts).unwrap();
     let refused = Verdict::Refused(RefusedBecause::Gate);
-    let verdict = story.complete_with(parts.id(), Some("tensor x is not finite"));
+    let verdict = story.complete_with(parts.id(), Some("tensor x is missing"));
     assert_eq!(verdict, Ok(refused.clone()));
     assert_eq!(
         story.announce("a", &parts),

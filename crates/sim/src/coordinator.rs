@@ -6,10 +6,10 @@ use crate::weights::Weights;
 use crate::world::{Happening, World};
 use hansa_base::{Hash, Windows};
 use hansa_protocol::{
-    CloseRecord, Command, Effect, End, Event, Machine, Merged, Refusal, Reply, RunSpec, State,
-    check_invariants,
+    CloseRecord, Command, Effect, End, Event, Machine, Merged, Ownership, Refusal, Reply, RunSpec,
+    State, check_invariants,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub struct Coordinator {
     /// Durable.
@@ -20,6 +20,8 @@ pub struct Coordinator {
     pub models: BTreeMap<Hash, Weights>,
     /// Durable: payloads by manifest hash.
     pub payloads: BTreeMap<Hash, Weights>,
+    /// Epochs and positions that were in quarantine when their epoch ended.
+    pub left_out: BTreeSet<(u32, u64)>,
     /// Ids that were ever staged.
     pub staged: Vec<Hash>,
     first: State,
@@ -45,6 +47,7 @@ impl Coordinator {
             twin: first.clone(),
             models: BTreeMap::from([(manifest, model)]),
             payloads: BTreeMap::new(),
+            left_out: BTreeSet::new(),
             staged: Vec::new(),
             snapshot: (0, first.clone()),
             first,
@@ -180,6 +183,13 @@ impl World {
             self.tell(|_| format!("    {event:?}"));
             match &event {
                 Event::EvaluationLost { .. } => self.seen.evaluations_lost += 1,
+                Event::Quarantined { .. } => self.seen.quarantined += 1,
+                Event::LetOut { .. } => self.seen.let_out += 1,
+                Event::EpochStarted { .. } => {
+                    let twin = &self.coordinator.twin;
+                    let left_out = quarantined(twin);
+                    self.coordinator.left_out.extend(left_out);
+                }
                 Event::Planned { plan, .. } => {
                     let short = plan.steps < self.setting.spec.phase.steps;
                     self.seen.short_plans += u64::from(short);
@@ -212,7 +222,7 @@ impl World {
         if let Err(violation) = check_invariants(spec, twin) {
             return self.fail(violation.to_string());
         }
-        let should = Weights::committed(spec, twin);
+        let should = Weights::committed(spec, twin, &self.coordinator.left_out);
         let Some(model) = self.coordinator.models.get(&twin.current.manifest) else {
             return self.fail("the current generation has no model".into());
         };
@@ -276,7 +286,11 @@ impl World {
         let reached = match spec.end {
             End::Rounds(rounds) => state.current.generation.0 == rounds,
             End::Tokens(tokens) => spec.tokens(committed) >= tokens,
-            End::Epochs(epochs) => committed == Windows(spec.digest.windows.0 * u64::from(epochs)),
+            End::Epochs(epochs) => {
+                let out = self.coordinator.left_out.len() + quarantined(state).len();
+                let all = spec.digest.windows.0 * u64::from(epochs);
+                committed + Windows(out as u64) == Windows(all)
+            }
         };
         if !reached {
             self.fail(format!(
@@ -284,4 +298,14 @@ impl World {
             ));
         }
     }
+}
+
+/// Positions of the running epoch that are in quarantine.
+fn quarantined(state: &State) -> Vec<(u32, u64)> {
+    let out = |(span, ownership)| (ownership == Ownership::Quarantined).then_some(span);
+    let spans = state.ledger.intervals().filter_map(out);
+    let positions = spans.flat_map(|span: hansa_protocol::Span| span.start.0..span.end.0);
+    positions
+        .map(|position| (state.epoch.0, position))
+        .collect()
 }

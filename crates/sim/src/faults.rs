@@ -1,6 +1,7 @@
 //! What goes wrong, and when it stops.
 
 use crate::world::{Happening, World};
+use hansa_protocol::Command;
 use hansa_protocol::replica::Input;
 
 impl World {
@@ -31,6 +32,11 @@ impl World {
             .for_each(|host| host.cut_off_until = 0);
         self.coordinator.stalled_until = self.coordinator.stalled_until.min(self.now + 1);
         self.start_coordinator();
+        if self.random.one_in(2) {
+            // An operator, who has repaired the data.
+            let windows = Vec::new();
+            self.command(Command::LetOut { windows });
+        }
         (0..self.hosts.len()).for_each(|host| self.start_process(host));
     }
 

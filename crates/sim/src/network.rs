@@ -5,7 +5,7 @@ use crate::weights::Weights;
 use crate::world::{Happening, World};
 use hansa_base::Hash;
 use hansa_protocol::replica::{Call, CallFailed, CallNo, Input};
-use hansa_protocol::{Command, Refusal, Register, Reply};
+use hansa_protocol::{Command, Problem, Refusal, Register, Reply};
 
 pub type Answer = Result<Reply, Refusal>;
 
@@ -153,9 +153,14 @@ impl World {
                 (answer, refused)
             }
             Asked::Complete(id, payload, delta) => {
+                let poisoned = self.poisoned(&delta);
                 self.coordinator.payloads.insert(payload, *delta);
                 let bad = !self.setting.deterministic && self.faulty() && self.random.one_in(25);
-                let problem = bad.then(|| "not finite".to_owned());
+                let problem = if poisoned {
+                    Some(Problem::NotFinite("not finite".to_owned()))
+                } else {
+                    bad.then(|| Problem::Form("of another model".to_owned()))
+                };
                 (self.command(Command::UploadComplete { id, problem }), true)
             }
         };
@@ -165,6 +170,13 @@ impl World {
             let delay = self.delay();
             self.after(delay, Happening::Replied(life, no, answer));
         }
+    }
+
+    fn poisoned(&self, delta: &Weights) -> bool {
+        let epoch = self.coordinator.twin.epoch;
+        let poison = self.setting.poison.filter(|_| self.faulty());
+        let position = poison.and_then(|window| self.setting.spec.space(epoch).position_of(window));
+        position.is_some_and(|position| delta.has(epoch.0, position.0))
     }
 
     pub fn replied(&mut self, life: Life, no: CallNo, answer: Answer) {

@@ -25,6 +25,8 @@ pub struct Setting {
     pub coordinator_crash: u64,
     /// Training the same windows from the same base gives the same bytes.
     pub deterministic: bool,
+    /// While there are faults, whatever is trained with this window is not finite.
+    pub poison: Option<u64>,
     /// A step takes between this many per cent of its usual time and the second number.
     pub jitter: (u64, u64),
 }
@@ -33,8 +35,13 @@ impl Setting {
     pub fn new(random: &mut Random) -> Self {
         let calm = random.one_in(8);
         let rarely = |n: u64| if calm { u64::MAX } else { n };
+        let spec = spec(random);
+        let windows = spec.digest.windows.0;
+        // A run whose only window is poison has nothing to train.
+        let poisoned = !calm && windows > 3 && random.one_in(2);
         Self {
-            spec: spec(random),
+            poison: poisoned.then(|| random.between(0, windows - 1)),
+            spec,
             hosts: random.between(1, 4),
             faults_until: if calm {
                 0
@@ -77,6 +84,7 @@ impl Setting {
             slow: u64::MAX,
             coordinator_crash: u64::MAX,
             deterministic: true,
+            poison: None,
             jitter: (90, 110),
         }
     }
@@ -133,6 +141,7 @@ fn spec(random: &mut Random) -> RunSpec {
             },
             evaluation_budget: ms(random, 2000, 6000),
         },
+        attempts_max: random.between(1, 3) as u32,
         min_quorum: random.between(1, 3) as u32,
         end,
         evaluate_every: random.between(0, 3),

@@ -2,7 +2,7 @@
 
 use hansa_base::{Hash, Windows};
 use hansa_protocol::{Ownership, RunSpec, State};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `(epoch, position)` → how often; a pseudo-gradient of bad weights has negative numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,11 @@ impl Weights {
         }
     }
 
+    /// True if the position was trained into them.
+    pub fn has(&self, epoch: u32, position: u64) -> bool {
+        self.0.contains_key(&(epoch, position))
+    }
+
     /// A content hash.
     pub fn hash(&self, purpose: &str, salt: Hash) -> Hash {
         let mut hasher = blake3::Hasher::new_derive_key(purpose);
@@ -36,11 +41,14 @@ impl Weights {
     }
 
     /// What the ledger says that the current generation contains: each committed position once.
-    pub fn committed(spec: &RunSpec, state: &State) -> Self {
+    /// `left_out` are those that were in quarantine when their epoch ended.
+    pub fn committed(spec: &RunSpec, state: &State, left_out: &BTreeSet<(u32, u64)>) -> Self {
         let mut weights = Self::default();
         let Windows(windows) = spec.digest.windows;
         for epoch in 0..state.epoch.0 {
-            (0..windows).for_each(|position| weights.add(epoch, position, 1));
+            (0..windows)
+                .filter(|position| !left_out.contains(&(epoch, *position)))
+                .for_each(|position| weights.add(epoch, position, 1));
         }
         for (span, ownership) in state.ledger.intervals() {
             if let Ownership::Committed(..) = ownership {

@@ -239,6 +239,7 @@ impl World {
         for replica in &self.coordinator.twin.replicas {
             self.seen.inherited_windows += replica.tally.inherited.0;
             self.seen.reclaimed_windows += replica.tally.reclaimed.0;
+            self.seen.failed_windows += replica.tally.failed.0;
             self.seen.released_windows += replica.tally.released.0;
             self.seen.refused += u64::from(replica.tally.refused);
         }

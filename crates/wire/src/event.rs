@@ -3,7 +3,7 @@
 
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
-    Tokens,
+    Tokens, Windows,
 };
 use hansa_protocol::{
     CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event, FreedCause,
@@ -30,7 +30,9 @@ mirror_enum!(EventJson = Event {
         incarnation: Incarnation,
         spans: Vec<Span>,
     }
-    struct Freed { lease: LeaseId, cause: FreedCause }
+    struct Freed { lease: LeaseId, cause: FreedCause, at_risk: Windows }
+    struct Quarantined { spans: Vec<Span> }
+    struct LetOut { windows: Vec<u64> }
     struct Planned { key: ReplicaKey, plan: Plan }
     struct Excused { key: ReplicaKey }
     struct Announced {
@@ -64,6 +66,8 @@ mirror_enum!(LeftReasonJson = LeftReason {
 mirror_enum!(FreedCauseJson = FreedCause {
     unit LeaseExpired
     unit SessionExpired
+    unit ManyAtOnce
+    unit NotFinite
     unit Goodbye
     unit RunEnding
 });

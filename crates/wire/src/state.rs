@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use hansa_base::{
-    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
-    Tokens, Windows,
+    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, Position, ReplicaId, ReplicaKey,
+    Steps, Tokens, Windows,
 };
 use hansa_protocol::{
-    CloseReason, CloseRecord, Contribution, ContributionParts, EndReason, Evaluation, Evaluations,
-    GenerationInfo, Lease, Ledger, LeftReason, Ownership, Pace, PhaseTimes, Plan, Presence,
-    Replica, Round, RoundPhase, RoundSummary, Span, Stage, State, Tally, Verdict,
+    Attempt, Attempts, CloseReason, CloseRecord, Contribution, ContributionParts, EndReason,
+    Evaluation, Evaluations, GenerationInfo, Lease, Ledger, LeftReason, Ownership, Pace,
+    PhaseTimes, Plan, Presence, Replica, Round, RoundPhase, RoundSummary, Span, Stage, State,
+    Tally, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,8 @@ use crate::{BadValue, Wire};
 mirror_struct!(StateJson = State {
     epoch: Epoch,
     ledger: Ledger,
+    attempts: Attempts,
+    quarantine: BTreeMap<u64, Epoch>,
     committed_before: Windows,
     replicas: Vec<Replica>,
     leases: BTreeMap<LeaseId, Lease>,
@@ -63,10 +66,20 @@ mirror_struct!(
         granted: Windows,
         committed: Windows,
         reclaimed: Windows,
+        failed: Windows,
         released: Windows,
         inherited: Windows,
         refused: u32,
         incarnations: u32,
+    }
+);
+mirror_struct!(
+    AttemptJson = Attempt {
+        end: Position,
+        count: u32,
+        first: ReplicaKey,
+        others: bool,
+        together: Windows,
     }
 );
 mirror_struct!(LeaseJson = Lease {

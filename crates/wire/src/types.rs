@@ -215,6 +215,7 @@ mirror_enum!(RefusedBecauseJson = RefusedBecause {
     unit LeaseLost
     unit Replaced
     unit Gate
+    unit NotFinite
     unit RunEnding
 });
 mirror_enum!(EndReasonJson = EndReason {
@@ -234,6 +235,7 @@ mirror_enum!(RefusalJson = Refusal {
     struct WrongTokens { said: Tokens, real: Tokens }
     tuple OtherData(mismatch: Mismatch)
     tuple UnknownContribution(id: Hash)
+    tuple NotQuarantined(window: u64)
     tuple RunOver(reason: EndReason)
     tuple Broken(what: String)
 });

@@ -10,7 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hansa_base::{Hash, ReplicaId};
-use hansa_protocol::{Command, Machine, Reply, Stage, Verdict};
+use hansa_protocol::{Command, Machine, Problem, Reply, Stage, Verdict};
 use hansa_store::{Blob, StoreError, Upload, UploadId};
 use hansa_transfer::MissingChunks;
 use hansa_transfer::serve::{
@@ -213,7 +213,7 @@ pub(super) async fn complete(
 }
 
 /// Makes the bytes durable and passes them through the gate; says meanwhile that this is going on.
-async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Option<String>, Refused> {
+async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Option<Problem>, Refused> {
     let place = place_of(app, id, payload).await?;
     let shell = app.shell.clone();
     let work = move || {

@@ -3,10 +3,10 @@
 use super::clocks::{grace, lease_ttl};
 use super::{Answer, Effect, Machine};
 use crate::{
-    Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Refusal, RefusedBecause,
-    Reply, RoundPhase, Span, Stage, Verdict,
+    Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Problem, Refusal,
+    RefusedBecause, Reply, RoundPhase, Span, Stage, Verdict,
 };
-use hansa_base::{Hash, MonoMs, ReplicaKey};
+use hansa_base::{Hash, MonoMs, ReplicaKey, Windows};
 
 impl Machine {
     pub(super) fn announce(&mut self, now: MonoMs, announce: Announce) -> Answer {
@@ -113,7 +113,7 @@ impl Machine {
         &mut self,
         now: MonoMs,
         id: Hash,
-        problem: Option<String>,
+        problem: Option<Problem>,
     ) -> Answer {
         let Some((no, contribution)) = self.state.contribution(id) else {
             return self.verdict_of_the_past(id);
@@ -122,10 +122,19 @@ impl Machine {
             return Ok(Reply::Verdict(Verdict::Staged));
         }
         let key = contribution.key;
-        if problem.is_some() {
-            let because = RefusedBecause::Gate;
-            self.emit(Event::Refused { no, because })?;
-            return Ok(Reply::Verdict(Verdict::Refused(because)));
+        match problem {
+            None => {}
+            Some(Problem::Form(_)) => {
+                let because = RefusedBecause::Gate;
+                self.emit(Event::Refused { no, because })?;
+                return Ok(Reply::Verdict(Verdict::Refused(because)));
+            }
+            Some(Problem::NotFinite(_)) => {
+                let (because, windows) = (RefusedBecause::NotFinite, contribution.parts.windows());
+                self.emit(Event::Refused { no, because })?;
+                self.lose_lease(key, FreedCause::NotFinite, windows)?;
+                return Ok(Reply::Verdict(Verdict::Refused(because)));
+            }
         }
         self.emit(Event::Staged { no })?;
         self.renew_lease(now, key)?;
@@ -159,24 +168,23 @@ impl Machine {
 
     pub(super) fn goodbye(&mut self, now: MonoMs, caller: &Caller) -> Answer {
         let key = self.authenticate(now, caller)?;
-        let ended = self.state.ended;
-        let reason = if ended {
-            LeftReason::RunEnded
+        let (reason, cause) = if self.state.ended {
+            (LeftReason::RunEnded, FreedCause::RunEnding)
         } else {
-            LeftReason::Goodbye
+            (LeftReason::Goodbye, FreedCause::Goodbye)
         };
-        self.leave(key, reason)?;
+        self.leave(key, reason, cause)?;
         self.close_if_due(now)?;
         Ok(Reply::Done)
     }
 
     /// Ends an incarnation: what it announced is void, what it leased is free.
-    pub(super) fn leave(&mut self, key: ReplicaKey, reason: LeftReason) -> Result<(), Refusal> {
-        let cause = match reason {
-            LeftReason::Goodbye => FreedCause::Goodbye,
-            LeftReason::SessionExpired => FreedCause::SessionExpired,
-            LeftReason::RunEnded => FreedCause::RunEnding,
-        };
+    pub(super) fn leave(
+        &mut self,
+        key: ReplicaKey,
+        reason: LeftReason,
+        cause: FreedCause,
+    ) -> Result<(), Refusal> {
         self.free_lease(key, cause)?;
         let incarnation = self.replica(key)?.incarnation;
         self.emit(Event::Left {
@@ -200,11 +208,40 @@ impl Machine {
             self.emit(Event::Refused { no, because })?;
             self.effects.push(Effect::DropUpload(id));
         }
-        if let Some(lease) = self.replica(key)?.lease {
-            self.emit(Event::Freed { lease, cause })?;
-            self.clocks.leases.remove(&lease);
-        }
-        Ok(())
+        // A replica touches nothing beyond its plan, and nothing between two plans.
+        let replica = self.replica(key)?;
+        let open = replica.contributed != Some(self.state.round.base);
+        let at_risk = replica
+            .plan
+            .filter(|_| open)
+            .map_or(Windows(0), |p| p.windows);
+        self.lose_lease(key, cause, at_risk)
+    }
+
+    /// Ends a replica's lease, of which so many windows were being trained.
+    fn lose_lease(
+        &mut self,
+        key: ReplicaKey,
+        cause: FreedCause,
+        at_risk: Windows,
+    ) -> Result<(), Refusal> {
+        let Some(lease) = self.state.lease_of(key) else {
+            return Ok(());
+        };
+        let counts = cause.is_attempt() && !self.state.ended;
+        let at_risk = if counts {
+            at_risk.min(lease.left())
+        } else {
+            Windows(0)
+        };
+        let lease = lease.id;
+        self.emit(Event::Freed {
+            lease,
+            cause,
+            at_risk,
+        })?;
+        self.clocks.leases.remove(&lease);
+        self.quarantine_poison()
     }
 }
 

@@ -87,7 +87,7 @@ impl Machine {
             self.spec.digest.block.0
         };
         let missing = missing.div_ceil(block).saturating_mul(block);
-        let spans = self.state.ledger.first_free(Windows(missing));
+        let spans = self.choose(held, Windows(missing));
         if spans.is_empty() {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 //! The shell journals an outcome's events before it sends the reply or starts an effect, and ends
 //! the process if it cannot. One file per command; this one only dispatches, fences and emits.
 
+mod attempts;
 mod clocks;
 mod contribute;
 mod evaluate;
@@ -118,6 +119,7 @@ impl Machine {
             Command::Announce(announce) => self.announce(now, announce),
             Command::UploadProgress { id } => self.upload_progress(now, id),
             Command::UploadComplete { id, problem } => self.upload_complete(now, id, problem),
+            Command::LetOut { windows } => self.let_out(windows),
             Command::Evaluated(evaluated) => self.evaluated(now, &evaluated),
             Command::Goodbye(caller) => self.goodbye(now, &caller),
             Command::Merged(merged) => self.merged(now, merged),

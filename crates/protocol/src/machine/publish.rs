@@ -26,14 +26,19 @@ impl Machine {
             .extend(payloads.into_iter().map(Effect::DropUpload));
         self.clocks.evaluation = None;
         self.clocks.started.clear();
-        match self.end_reached() {
-            Some(reason) => self.start_ending(now, reason)?,
-            None => {
-                self.turn_epoch()?;
-                self.carry_members_over(&members)?;
-            }
+        self.end_epoch(now)?;
+        if self.state.ending.is_none() {
+            self.carry_members_over(&members)?;
         }
         Ok(Reply::Done)
+    }
+
+    /// Ends the run if that is reached, or the epoch.
+    pub(super) fn end_epoch(&mut self, now: MonoMs) -> Result<(), Refusal> {
+        match self.end_reached() {
+            Some(reason) => self.start_ending(now, reason),
+            None => self.turn_epoch(),
+        }
     }
 
     fn members(&self) -> Vec<ReplicaKey> {
@@ -56,7 +61,7 @@ impl Machine {
             .try_for_each(|(key, plan)| self.emit(Event::Planned { key, plan }))
     }
 
-    fn epoch_is_done(&self) -> bool {
+    pub(super) fn epoch_is_done(&self) -> bool {
         let counts = self.state.ledger.counts();
         counts.free + counts.leased + counts.staged == Windows(0)
     }

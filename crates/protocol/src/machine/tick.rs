@@ -3,7 +3,7 @@
 use super::clocks::Clocks;
 use super::{Answer, Effect, Machine};
 use crate::{
-    CloseReason, CloseRecord, ClosedContribution, Event, FreedCause, LeftReason, OuterStep,
+    CloseReason, CloseRecord, ClosedContribution, Event, FreedCause, Lease, LeftReason, OuterStep,
     Refusal, RefusedBecause, Reply, RoundPhase, Stage,
 };
 use hansa_base::{ContributionNo, MonoMs, ReplicaKey};
@@ -16,25 +16,42 @@ impl Machine {
             self.clocks.evaluation = self.clocks.evaluation.or(evaluation);
             return Ok(Reply::Done);
         }
-        self.expire_sessions(now)?;
-        self.expire_leases(now)?;
+        let many = self.many_end_at_once(now);
+        self.expire_sessions(now, many)?;
+        self.expire_leases(now, many)?;
+        self.end_epoch_if_done(now)?;
         self.expire_evaluation(now)?;
         self.close_if_due(now)?;
         Ok(Reply::Done)
     }
 
-    fn expire_sessions(&mut self, now: MonoMs) -> Result<(), Refusal> {
+    /// True if half of all leases or more end now, and more than one: that is nobody's data.
+    fn many_end_at_once(&self, now: MonoMs) -> bool {
+        let over = |end: Option<&MonoMs>| end.is_some_and(|end| *end <= now);
+        let ends = |lease: &&Lease| {
+            over(self.clocks.leases.get(&lease.id)) || over(self.clocks.sessions.get(&lease.key))
+        };
+        let ending = self.state.leases.values().filter(ends).count();
+        ending > 1 && ending * 2 >= self.state.leases.len()
+    }
+
+    fn expire_sessions(&mut self, now: MonoMs, many: bool) -> Result<(), Refusal> {
         let sessions = &self.clocks.sessions;
         let over: Vec<ReplicaKey> = sessions
             .iter()
             .filter(|(_, end)| **end <= now)
             .map(|(key, _)| *key)
             .collect();
+        let cause = if many {
+            FreedCause::ManyAtOnce
+        } else {
+            FreedCause::SessionExpired
+        };
         over.into_iter()
-            .try_for_each(|key| self.leave(key, LeftReason::SessionExpired))
+            .try_for_each(|key| self.leave(key, LeftReason::SessionExpired, cause))
     }
 
-    fn expire_leases(&mut self, now: MonoMs) -> Result<(), Refusal> {
+    fn expire_leases(&mut self, now: MonoMs, many: bool) -> Result<(), Refusal> {
         let over: Vec<_> = self
             .clocks
             .leases
@@ -45,7 +62,12 @@ impl Machine {
         for id in over {
             self.clocks.leases.remove(&id);
             if let Some(key) = self.state.leases.get(&id).map(|lease| lease.key) {
-                self.free_lease(key, FreedCause::LeaseExpired)?;
+                let cause = if many {
+                    FreedCause::ManyAtOnce
+                } else {
+                    FreedCause::LeaseExpired
+                };
+                self.free_lease(key, cause)?;
             }
         }
         Ok(())

@@ -64,6 +64,7 @@ pub fn spec() -> RunSpec {
             grace_rule: GraceRule::Fixed,
             evaluation_budget: s(12),
         },
+        attempts_max: 3,
         min_quorum: 1,
         end: End::Rounds(100),
         evaluate_every: 0,
@@ -248,7 +249,10 @@ impl Story {
     }
 
     pub fn complete_with(&mut self, id: Hash, problem: Option<&str>) -> Result<Verdict, Refusal> {
-        let problem = problem.map(ToOwned::to_owned);
+        let problem = problem.map(|text| match text.contains("finite") {
+            true => Problem::NotFinite(text.to_owned()),
+            false => Problem::Form(text.to_owned()),
+        });
         match self.send(Command::UploadComplete { id, problem })? {
             Reply::Verdict(verdict) => Ok(verdict),
             other => panic!("{other:?}"),

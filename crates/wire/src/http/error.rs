@@ -80,6 +80,8 @@ codes! {
     WrongTokens = "wrong_tokens" 409,
     /// No such contribution.
     UnknownContribution = "unknown_contribution" 404,
+    /// The window is not quarantined.
+    NotQuarantined = "not_quarantined" 404,
     /// The run is over.
     RunOver = "run_over" 409,
     /// The coordinator found its own state broken.
@@ -126,6 +128,7 @@ impl Code {
             Refusal::ContributedAlready { .. } => Self::ContributedAlready,
             Refusal::WrongTokens { .. } => Self::WrongTokens,
             Refusal::UnknownContribution(_) => Self::UnknownContribution,
+            Refusal::NotQuarantined(_) => Self::NotQuarantined,
             Refusal::RunOver(_) => Self::RunOver,
             Refusal::Broken(_) => Self::Broken,
         }

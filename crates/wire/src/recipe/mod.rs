@@ -183,6 +183,7 @@ impl Recipe {
             phase: self.phase.spec(),
             outer: self.outer.spec(),
             timing: self.timing(),
+            attempts_max: self.lease.max_attempts,
             min_quorum: self.rounds.min_quorum,
             // Checked by `parse`.
             end: self.end.end().unwrap_or(End::Rounds(1)),
@@ -353,6 +354,11 @@ impl Recipe {
                 finite_from(lease.alpha, 1.0),
                 "lease.alpha",
                 "must be a number, at least 1",
+            ),
+            (
+                lease.max_attempts > 0,
+                "lease.max_attempts",
+                "must be at least 1",
             ),
             (
                 finite_from(lease.beta, 0.0),

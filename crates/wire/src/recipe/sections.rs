@@ -255,6 +255,9 @@ pub struct LeaseSection {
     pub ttl_max_s: f64,
     /// Seconds that a replica counts as alive without any call. Default 300.
     pub session_ttl_s: f64,
+    /// How often a window may be lost with who trains it, by two replicas or more, before it is
+    /// quarantined. Default 3.
+    pub max_attempts: u32,
 }
 
 impl Default for LeaseSection {
@@ -265,6 +268,7 @@ impl Default for LeaseSection {
             ttl_min_s: 60.0,
             ttl_max_s: 1800.0,
             session_ttl_s: 300.0,
+            max_attempts: 3,
         }
     }
 }

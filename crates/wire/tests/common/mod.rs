@@ -150,16 +150,23 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
     for cause in [
         FreedCause::LeaseExpired,
         FreedCause::SessionExpired,
+        FreedCause::ManyAtOnce,
+        FreedCause::NotFinite,
         FreedCause::Goodbye,
         FreedCause::RunEnding,
     ] {
-        events.push(Event::Freed { lease, cause });
+        events.push(Event::Freed {
+            lease,
+            cause,
+            at_risk: Windows(3),
+        });
     }
     for because in [
         RefusedBecause::Late,
         RefusedBecause::LeaseLost,
         RefusedBecause::Replaced,
         RefusedBecause::Gate,
+        RefusedBecause::NotFinite,
         RefusedBecause::RunEnding,
     ] {
         events.push(Event::Refused { no, because });
@@ -192,6 +199,12 @@ fn events_of_generations(key: ReplicaKey) -> Vec<Event> {
             tokens: Tokens(640),
         },
         Event::EpochStarted { epoch: Epoch(1) },
+        Event::Quarantined {
+            spans: parts().spans,
+        },
+        Event::LetOut {
+            windows: vec![7, 9],
+        },
         Event::Ended,
     ]
 }
@@ -247,6 +260,7 @@ fn member(name: &str, presence: Presence, decided: Option<(Hash, Verdict)>) -> R
             granted: Windows(1),
             committed: Windows(2),
             reclaimed: Windows(3),
+            failed: Windows(8),
             released: Windows(4),
             inherited: Windows(5),
             refused: 6,
@@ -294,12 +308,25 @@ fn info() -> GenerationInfo {
     }
 }
 
+fn attempts() -> Attempts {
+    let attempt = Attempt {
+        end: Position(32),
+        count: 2,
+        first: ReplicaKey(1),
+        others: true,
+        together: Windows(2),
+    };
+    Attempts::from([(Position(30), attempt)])
+}
+
 /// Not a state that a run would come to; one in which no field is empty.
 pub fn rich_state() -> State {
     let refused = Verdict::Refused(RefusedBecause::Gate);
     State {
         epoch: Epoch(2),
         ledger: ledger(),
+        attempts: attempts(),
+        quarantine: BTreeMap::from([(17, Epoch(1))]),
         committed_before: Windows(80),
         replicas: vec![
             member("lumi/r0", Presence::Live, Some((hash(17), refused))),

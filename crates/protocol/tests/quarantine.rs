@@ -1,0 +1,140 @@
+//! The window that kills whoever trains it: found by halves, taken out, let out again.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use hansa_base::{Epoch, Windows};
+use hansa_protocol::*;
+
+const POISON: u64 = 5;
+
+/// Trains what it gets; what contains the poison is not finite. Returns what it was given.
+fn tries(story: &mut Story, name: &str, poison: bool) -> Vec<Span> {
+    let grant = story.grant(name);
+    let parts = story.parts(&grant, grant.plan.windows.0);
+    story.announce(name, &parts).unwrap();
+    let bad = |span: &Span| (span.start.0..span.end.0).contains(&POISON);
+    let problem = (poison && parts.spans.iter().any(bad)).then_some("not finite");
+    story.complete_with(parts.id(), problem).unwrap();
+    if story.machine.merge_due().is_some() {
+        story.merge();
+    }
+    parts.spans
+}
+
+/// Two who take turns until nothing but the poison is left of the epoch.
+fn hunted() -> Story {
+    let mut story = Story::with(|spec| spec.end = End::Epochs(3));
+    for _ in 0..30 {
+        for name in ["a", "b"] {
+            if story.counts().quarantined > Windows(0) {
+                return story;
+            }
+            story.register(name);
+            if story.counts().free > Windows(0) {
+                tries(&mut story, name, true);
+            }
+            story.goodbye(name);
+        }
+    }
+    panic!("{:?}", story.counts());
+}
+
+#[test]
+fn each_retry_halves_the_lease_and_only_the_poison_is_quarantined() {
+    let story = hunted();
+    assert_eq!(story.counts().quarantined, Windows(1));
+    let at = hansa_base::Position(POISON);
+    let state = story.state().ledger.state_at(at);
+    assert_eq!(state, Some(Ownership::Quarantined));
+    let window = story.spec.space(Epoch(0)).window_at(at).unwrap();
+    let listed: Vec<_> = story.state().quarantine.iter().collect();
+    assert_eq!(listed, [(&window, &Epoch(0))]);
+    let failed = story.replica("a").tally.failed + story.replica("b").tally.failed;
+    assert!(failed > Windows(3), "{failed}");
+}
+
+#[test]
+fn quarantine_outlives_the_epoch_and_an_operator_ends_it() {
+    let mut story = hunted();
+    let window = *story.state().quarantine.keys().next().unwrap();
+    story.register("c");
+    while story.state().epoch == Epoch(0) {
+        if story.counts().free > Windows(0) {
+            tries(&mut story, "c", false);
+        }
+        story.pass(1, &["c"]);
+    }
+    assert_eq!(
+        story.counts().quarantined,
+        Windows(1),
+        "in the next epoch, too"
+    );
+    story.restart(5);
+    let unknown = story.send(Command::LetOut { windows: vec![99] });
+    assert_eq!(unknown, Err(Refusal::NotQuarantined(99)));
+    let windows = vec![window];
+    assert_eq!(story.send(Command::LetOut { windows }), Ok(Reply::Done));
+    assert_eq!(story.counts().quarantined, Windows(0));
+    assert!(story.state().quarantine.is_empty());
+}
+
+#[test]
+fn one_replica_alone_condemns_nothing() {
+    let mut story = Story::new();
+    story.register("a");
+    for _ in 0..30 {
+        tries(&mut story, "a", true);
+    }
+    assert_eq!(story.counts().quarantined, Windows(0));
+    assert_eq!(
+        story.counts().committed,
+        Windows(23),
+        "all but one got through"
+    );
+}
+
+#[test]
+fn what_was_lost_is_not_granted_together_with_anything_else() {
+    let mut story = Story::new();
+    story.register("hung");
+    story.register("b");
+    story.grant("hung");
+    story.pass(8, &["b"]);
+    assert_eq!(story.replica("hung").tally.failed, Windows(4));
+    assert_eq!(story.grant("b").lease.spans, [span(0, 2)]);
+    story.register("c");
+    assert_eq!(story.grant("c").lease.spans, [span(2, 4)]);
+}
+
+#[test]
+fn restarts_goodbyes_and_many_losses_at_once_are_nobodys_data() {
+    let mut story = Story::new();
+    for name in ["a", "b", "c"] {
+        story.register(name);
+        story.grant(name);
+    }
+    story.restart(5);
+    story.goodbye("c");
+    story.pass(31, &[]);
+    let tally = |name| story.replica(name).tally;
+    for name in ["a", "b", "c"] {
+        assert_eq!(tally(name).failed, Windows(0), "{name}");
+    }
+    assert_eq!(tally("a").reclaimed, Windows(4));
+    assert!(story.state().attempts.is_empty());
+}
+
+#[test]
+fn a_staged_contribution_clears_its_positions() {
+    let mut story = Story::new();
+    story.register("hung");
+    story.register("b");
+    story.grant("hung");
+    story.pass(8, &["b"]);
+    assert_eq!(story.state().attempts.len(), 1);
+    tries(&mut story, "b", false);
+    let left: Vec<_> = story.state().attempts.keys().collect();
+    assert_eq!(left, [&hansa_base::Position(2)]);
+}
