@@ -29,6 +29,10 @@ pub struct Coordinator {
     process: Option<Running>,
     /// Deaf until then.
     pub stalled_until: u64,
+    /// Its disk takes nothing until then.
+    pub full_until: u64,
+    /// What the journal ends with, if that is no whole transaction.
+    torn: Vec<Event>,
 }
 
 struct Running {
@@ -53,6 +57,8 @@ impl Coordinator {
             first,
             process: None,
             stalled_until: 0,
+            full_until: 0,
+            torn: Vec::new(),
         }
     }
 
@@ -75,6 +81,9 @@ impl World {
         if self.coordinator.runs() {
             return;
         }
+        // What is no whole transaction never happened.
+        let torn = std::mem::take(&mut self.coordinator.torn);
+        self.tell(|_| format!("the coordinator starts; torn off: {torn:?}"));
         let (spec, twin) = (&self.setting.spec, &self.coordinator.twin);
         let (at, snapshot) = &self.coordinator.snapshot;
         let whole = self.coordinator.replay(spec, &self.coordinator.first, 0);
@@ -149,12 +158,13 @@ impl World {
             self.fail(format!("the coordinator's machine is broken: {what}"));
         }
         let changed = !outcome.events.is_empty();
-        if changed && self.dies() {
+        if changed && self.append_fails(&outcome.events) {
             self.kill_coordinator();
             return None;
         }
         self.journal(outcome.events);
         if changed && self.dies() {
+            self.seen.crashes_before_reply += 1;
             self.kill_coordinator();
             return None;
         }
@@ -164,6 +174,30 @@ impl World {
             }
         }
         Some(outcome.reply)
+    }
+
+    /// True if the process ends before its events are durable.
+    fn append_fails(&mut self, events: &[Event]) -> bool {
+        if self.now < self.coordinator.full_until {
+            self.seen.journal_full += 1;
+            return true;
+        }
+        if !self.dies() {
+            return false;
+        }
+        match self.random.between(0, 2) {
+            0 => self.seen.crashes_before_append += 1,
+            1 => {
+                self.seen.torn_tails += 1;
+                let written = self.random.next() as usize % events.len();
+                self.coordinator.torn = events[..written].to_vec();
+            }
+            _ => {
+                self.seen.journal_full += 1;
+                self.coordinator.full_until = self.now + self.random.between(100, 20_000);
+            }
+        }
+        true
     }
 
     fn dies(&mut self) -> bool {

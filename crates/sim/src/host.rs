@@ -29,6 +29,8 @@ pub struct Host {
     pub dead: bool,
     /// No message passes until then.
     pub cut_off_until: u64,
+    /// Nothing can be written until then.
+    pub full_until: u64,
 }
 
 impl Host {
@@ -46,6 +48,7 @@ impl Host {
             current: None,
             dead: false,
             cut_off_until: 0,
+            full_until: 0,
         }
     }
 }
@@ -56,6 +59,10 @@ pub struct Process {
     /// Host and disk.
     pub disk: (usize, usize),
     pub born: u64,
+    /// Its clock has jumped so far ahead.
+    pub ahead: u64,
+    /// It was asked to stop.
+    pub stopped: bool,
     pub machine: ReplicaMachine,
     pub trainer: Trainer,
     /// Calls that are not answered yet.
@@ -94,6 +101,8 @@ impl World {
             host,
             disk: (host, last),
             born: self.now,
+            ahead: 0,
+            stopped: false,
             machine,
             trainer: Trainer::default(),
             open_calls: BTreeSet::new(),
@@ -124,7 +133,7 @@ impl World {
         let Some(process) = self.processes.get_mut(&life) else {
             return;
         };
-        let clock = hansa_base::MonoMs(now - process.born);
+        let clock = hansa_base::MonoMs(now - process.born + process.ahead);
         let actions = process.machine.handle(clock, input);
         self.act(life, actions);
     }
@@ -144,10 +153,11 @@ impl World {
         let Some(process) = self.processes.get_mut(&life) else {
             return;
         };
-        let at = process
-            .machine
-            .wake_at()
-            .map(|at| (process.born + at.0).max(now + 1));
+        let at = process.machine.wake_at().map(|at| {
+            (process.born + at.0)
+                .saturating_sub(process.ahead)
+                .max(now + 1)
+        });
         let planned = process.wakes_at.filter(|planned| *planned > now);
         if let Some(at) = at
             && planned.is_none_or(|planned| at < planned)
@@ -194,6 +204,8 @@ impl World {
         if was_current {
             self.hosts[host].current = None;
         }
+        let late = reason == ExitReason::Stopped { goodbye: false };
+        self.seen.late_stops += u64::from(late);
         match reason {
             ExitReason::RunComplete(_) => {}
             ExitReason::Fenced if !was_current => self.seen.fenced += 1,
@@ -207,6 +219,11 @@ impl World {
                 self.after(back, Happening::Starts(host));
             }
             ExitReason::Stopped { .. } => {}
+            ExitReason::Failed(_) if was_current => {
+                let back = self.random.between(100, 30_000);
+                self.after(back, Happening::Starts(host));
+            }
+            ExitReason::Failed(_) => {}
             reason => self.fail(format!("{life:?} ends: {reason}")),
         }
     }

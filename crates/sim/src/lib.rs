@@ -14,12 +14,14 @@ mod faults;
 mod host;
 mod network;
 mod random;
+mod seen;
 mod setting;
 mod trainer;
 mod weights;
 mod world;
 
 use hansa_protocol::State;
+pub use seen::Seen;
 use std::fmt;
 
 /// How to run a seed.
@@ -74,6 +76,8 @@ pub struct Report {
     pub failure: Option<String>,
     /// Hash of everything that happened, in order.
     pub trace: u64,
+    /// How many things happened: messages, steps of trainers, writes, ticks, faults.
+    pub steps: u64,
     /// Virtual milliseconds.
     pub time_ms: u64,
     /// What happened how often.
@@ -82,80 +86,6 @@ pub struct Report {
     pub state: State,
     /// The story, if it was asked for.
     pub story: Vec<String>,
-}
-
-/// What happened how often: shows that the seeds reach what they are to reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Seen {
-    pub generations: u64,
-    pub epochs: u64,
-    pub coordinator_crashes: u64,
-    pub stalls: u64,
-    pub crashes: u64,
-    pub stops: u64,
-    pub takeovers: u64,
-    pub fenced: u64,
-    pub inherited_windows: u64,
-    pub reclaimed_windows: u64,
-    pub released_windows: u64,
-    pub refused: u64,
-    pub voids: u64,
-    pub too_late_to_join: u64,
-    pub short_plans: u64,
-    pub quarantined: u64,
-    pub let_out: u64,
-    pub failed_windows: u64,
-    pub restores: u64,
-    pub evaluations: u64,
-    pub evaluations_lost: u64,
-    pub lost_messages: u64,
-    pub doubled_messages: u64,
-}
-
-impl Seen {
-    /// Adds what another run has seen.
-    pub fn add(&mut self, other: &Self) {
-        let pairs = [
-            (&mut self.generations, other.generations),
-            (&mut self.epochs, other.epochs),
-            (&mut self.coordinator_crashes, other.coordinator_crashes),
-            (&mut self.stalls, other.stalls),
-            (&mut self.crashes, other.crashes),
-            (&mut self.stops, other.stops),
-            (&mut self.takeovers, other.takeovers),
-            (&mut self.fenced, other.fenced),
-            (&mut self.inherited_windows, other.inherited_windows),
-            (&mut self.reclaimed_windows, other.reclaimed_windows),
-            (&mut self.released_windows, other.released_windows),
-            (&mut self.refused, other.refused),
-            (&mut self.voids, other.voids),
-            (&mut self.too_late_to_join, other.too_late_to_join),
-            (&mut self.short_plans, other.short_plans),
-            (&mut self.quarantined, other.quarantined),
-            (&mut self.let_out, other.let_out),
-            (&mut self.failed_windows, other.failed_windows),
-            (&mut self.restores, other.restores),
-            (&mut self.evaluations, other.evaluations),
-            (&mut self.evaluations_lost, other.evaluations_lost),
-            (&mut self.lost_messages, other.lost_messages),
-            (&mut self.doubled_messages, other.doubled_messages),
-        ];
-        for (sum, more) in pairs {
-            *sum += more;
-        }
-    }
-
-    /// Names of what was never seen.
-    #[must_use]
-    pub fn missing(&self) -> Vec<String> {
-        let text = format!("{self:?}");
-        let fields = text.trim_start_matches("Seen {").trim_end_matches('}');
-        let never = fields
-            .split(',')
-            .filter(|field| field.trim().ends_with(": 0"));
-        never.map(|field| field.trim().to_owned()).collect()
-    }
 }
 
 impl fmt::Display for Report {

@@ -116,6 +116,7 @@ impl World {
 
     fn delay(&mut self) -> u64 {
         if self.faulty() && self.random.one_in(self.setting.slow) {
+            self.seen.slow_messages += 1;
             return self.random.between(200, 15_000);
         }
         self.random.between(1, 60)

@@ -99,6 +99,12 @@ fn spec(random: &mut Random) -> RunSpec {
         1 => End::Tokens(Tokens(random.between(1, 400) * 16)),
         _ => End::Epochs(random.between(1, 3) as u32),
     };
+    // Long phases for successors that carry on in the midst of one; short ones for many rounds.
+    let steps = if random.one_in(3) {
+        random.between(5, 25)
+    } else {
+        random.between(1, 6)
+    };
     let solo = [Solo::Full, Solo::Adopt, Solo::Same][random.between(0, 2) as usize];
     let ms = |random: &mut Random, least, most| Duration::from_millis(random.between(least, most));
     RunSpec {
@@ -117,7 +123,7 @@ fn spec(random: &mut Random) -> RunSpec {
             held_out: Vec::new(),
         },
         phase: PhaseSpec {
-            steps: Steps(random.between(1, 6)),
+            steps: Steps(steps),
             batch: Windows(random.between(1, 3)),
             accumulation: random.between(1, 2) as u32,
             balance: !random.one_in(4),

@@ -220,6 +220,7 @@ impl World {
         let base = self.setting.spec.step_windows(ranks).0;
         let (least, most) = self.setting.jitter;
         let hangs = self.faulty() && self.random.one_in(150);
+        self.seen.hangs += u64::from(hangs);
         let takes = if hangs {
             self.random.between(5000, 40_000)
         } else {
@@ -301,6 +302,12 @@ impl World {
     }
 
     pub fn write(&mut self, life: Life, write: DiskWrite) {
+        let host = self.processes.get(&life).map(|process| process.host);
+        if host.is_some_and(|host| self.now < self.hosts[host].full_until) {
+            self.seen.disks_full += 1;
+            let why = "no space left".to_owned();
+            return self.input(life, Input::Failed(why));
+        }
         let Some(disk) = self.disk(life) else { return };
         match write {
             DiskWrite::Registration(record) => disk.registration = Some(record),

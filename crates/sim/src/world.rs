@@ -38,6 +38,8 @@ pub enum Happening {
     Crashes(usize),
     Stops(usize),
     TakenOver(usize),
+    DiskFills(usize),
+    ClockJumps(usize),
     FaultsEnd,
 }
 
@@ -81,6 +83,7 @@ pub struct World {
     pub failure: Option<String>,
     queue: BinaryHeap<Due>,
     order: u64,
+    steps: u64,
     trace: u64,
     story: Vec<String>,
 }
@@ -107,6 +110,7 @@ impl World {
             failure: None,
             queue: BinaryHeap::new(),
             order: 0,
+            steps: 0,
             trace: 0xCBF2_9CE4_8422_2325,
             story: Vec::new(),
         };
@@ -128,6 +132,7 @@ impl World {
         let end = self.setting.faults_until + self.calm_ms();
         while let Some(due) = self.queue.pop() {
             self.now = due.at;
+            self.steps += 1;
             self.note(&due.what);
             self.happen(due.what);
             if self.failure.is_some() || self.finished() {
@@ -185,6 +190,8 @@ impl World {
             Happening::Crashes(host) => self.crash(host),
             Happening::Stops(host) => self.stop(host),
             Happening::TakenOver(host) => self.take_over(host),
+            Happening::DiskFills(host) => self.fill_disk(host),
+            Happening::ClockJumps(host) => self.jump(host),
             Happening::FaultsEnd => self.end_faults(),
         }
     }
@@ -248,6 +255,7 @@ impl World {
             seed: self.seed,
             failure: self.failure,
             trace: self.trace,
+            steps: self.steps,
             time_ms: self.now,
             seen: self.seen,
             state: self.coordinator.twin,

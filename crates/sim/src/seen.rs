@@ -1,0 +1,99 @@
+//! What happened how often: shows that the seeds reach what they are to reach.
+
+macro_rules! seen {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// What happened how often.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Seen {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl Seen {
+            /// Adds what another run has seen.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)+
+            }
+
+            /// Names of what was never seen.
+            #[must_use]
+            pub fn missing(&self) -> Vec<&'static str> {
+                let counts = [$((stringify!($name), self.$name)),+];
+                let never = counts.into_iter().filter(|(_, count)| *count == 0);
+                never.map(|(name, _)| name).collect()
+            }
+        }
+    };
+}
+
+seen! {
+    /// Generations published.
+    generations,
+    /// Epochs that turned.
+    epochs,
+    /// The coordinator's process died, whenever and of whatever.
+    coordinator_crashes,
+    /// It died with decisions taken and nothing of them in the journal.
+    crashes_before_append,
+    /// It died after the journal had them, before anybody was told.
+    crashes_before_reply,
+    /// It died of a full disk.
+    journal_full,
+    /// It died in the midst of an append: what the journal ends with is no whole transaction.
+    torn_tails,
+    /// It was deaf for a while.
+    stalls,
+    /// A replica's process died.
+    crashes,
+    /// A replica's network was cut.
+    partitions,
+    /// A replica's disk was full.
+    disks_full,
+    /// A step took so long that the replica seemed dead.
+    hangs,
+    /// A replica's clock jumped ahead.
+    clock_jumps,
+    /// A signal to stop.
+    stops,
+    /// A second one.
+    second_stops,
+    /// A stop that took longer than it may: the process ended without a goodbye.
+    late_stops,
+    /// A process was started while its predecessor lived.
+    takeovers,
+    /// And a second one before the first was registered.
+    takeover_races,
+    /// A process found that a newer one had its name.
+    fenced,
+    /// Windows that a successor took over.
+    inherited_windows,
+    /// Windows taken back from who was lost.
+    reclaimed_windows,
+    /// Windows given back.
+    released_windows,
+    /// Contributions refused after they were announced.
+    refused,
+    /// Trained windows of no use.
+    voids,
+    /// Nobody had time for one more step.
+    too_late_to_join,
+    /// Plans cut short.
+    short_plans,
+    /// Windows taken out.
+    quarantined,
+    /// Windows let in again.
+    let_out,
+    /// Windows lost with who trained them.
+    failed_windows,
+    /// Checkpoints taken up by a successor.
+    restores,
+    /// Evaluations done.
+    evaluations,
+    /// Evaluations taken from who was asked.
+    evaluations_lost,
+    /// Messages lost.
+    lost_messages,
+    /// Messages delivered twice.
+    doubled_messages,
+    /// Messages that took seconds, and were overtaken by later ones.
+    slow_messages,
+}
