@@ -345,6 +345,7 @@ impl Replica {
                 loss: None,
                 tokens_per_s: None,
             },
+            at: None,
         };
         let standing: Standing = self.post(path::HEARTBEAT, &heartbeat).await?;
         Ok(standing.current)

@@ -7,11 +7,11 @@ use crate::attempts;
 use crate::ledger::WrongState;
 use crate::state::{Evaluation, Presence, Replica, RoundSummary, State, Tally};
 use crate::{
-    CloseRecord, Contribution, ContributionParts, Event, FreedCause, Lease, LeftReason, Ownership,
-    Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
+    CloseRecord, Contribution, ContributionParts, Event, LeftReason, Ownership, Pace, PhaseTimes,
+    Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
 };
 use hansa_base::{
-    ContributionNo, Generation, Hash, Incarnation, LeaseId, ReplicaKey, Steps, Tokens, Windows,
+    ContributionNo, Generation, Hash, Incarnation, ReplicaKey, Steps, Tokens, Windows,
 };
 
 /// An event that does not fit the state.
@@ -61,6 +61,7 @@ impl State {
                 incarnation,
                 spans,
             } => self.granted(*lease, *key, *incarnation, spans),
+            Event::Marked { lease, mark } => self.marked(*lease, *mark),
             Event::Freed {
                 lease,
                 cause,
@@ -198,107 +199,6 @@ impl State {
         Ok(())
     }
 
-    fn hand_on(
-        &mut self,
-        lease: LeaseId,
-        key: ReplicaKey,
-        to: Incarnation,
-    ) -> Result<Windows, ApplyError> {
-        for contribution in self.contributions.values_mut() {
-            if contribution.key == key && contribution.stage == Stage::Announced {
-                contribution.incarnation = to;
-            }
-        }
-        let lease = self.lease_mut(lease)?;
-        in_order(lease.key == key, "a lease goes to another name")?;
-        lease.incarnation = to;
-        lease.seq += 1;
-        Ok(lease.left())
-    }
-
-    fn granted(
-        &mut self,
-        id: LeaseId,
-        key: ReplicaKey,
-        incarnation: Incarnation,
-        spans: &[Span],
-    ) -> Applied {
-        let replica = self.incarnation_mut(key, incarnation)?;
-        in_order(
-            replica.presence == Presence::Live,
-            "a grant to one who left",
-        )?;
-        in_order(
-            replica.lease.is_none_or(|held| held == id),
-            "a second lease",
-        )?;
-        replica.lease = Some(id);
-        replica.tally.granted += Span::total(spans);
-        if id == self.last_lease.next() {
-            self.last_lease = id;
-            let (front, spans) = (Windows(0), Vec::new());
-            let epoch = self.epoch;
-            self.leases.insert(
-                id,
-                Lease {
-                    id,
-                    epoch,
-                    key,
-                    incarnation,
-                    front,
-                    spans,
-                    seq: 0,
-                },
-            );
-        }
-        let lease = self.lease_mut(id)?;
-        in_order(
-            lease.key == key && lease.incarnation == incarnation,
-            "another's lease",
-        )?;
-        lease.seq += 1;
-        for span in spans {
-            Span::push_joined(&mut lease.spans, *span);
-        }
-        for span in spans {
-            self.ledger
-                .change(*span, Ownership::Free, Ownership::Leased(id))?;
-        }
-        Ok(())
-    }
-
-    fn freed(&mut self, id: LeaseId, cause: FreedCause, at_risk: Windows) -> Applied {
-        let lease = self
-            .leases
-            .remove(&id)
-            .ok_or_else(|| missing(format!("lease {id}")))?;
-        for span in &lease.spans {
-            self.ledger
-                .change(*span, Ownership::Leased(id), Ownership::Free)?;
-        }
-        in_order(
-            at_risk == Windows(0) || cause.is_attempt() && at_risk <= lease.left(),
-            "more is at risk than can be",
-        )?;
-        let at_risk = Span::split(&lease.spans, at_risk).0;
-        attempts::lost(&mut self.attempts, &at_risk, lease.key);
-        let base = self.round.base;
-        let replica = self.replica_mut(lease.key)?;
-        replica.tally.failed += Span::total(&at_risk);
-        replica.lease = None;
-        if replica.contributed != Some(base) {
-            replica.plan = None;
-        }
-        let tally = &mut replica.tally;
-        let lost = if cause.is_loss() {
-            &mut tally.reclaimed
-        } else {
-            &mut tally.released
-        };
-        *lost += lease.left();
-        Ok(())
-    }
-
     fn planned(&mut self, key: ReplicaKey, plan: Plan) -> Applied {
         in_order(
             plan.generation == self.round.base,
@@ -332,6 +232,10 @@ impl State {
         in_order(
             head == parts.spans,
             "a contribution does not start at its lease's front",
+        )?;
+        in_order(
+            parts.windows() <= lease.reserved(),
+            "a contribution goes beyond its lease's mark",
         )?;
         self.last_contribution = no;
         let (id, parts) = (parts.id(), parts.clone());
@@ -385,19 +289,6 @@ impl State {
         }
         attempts::forget(&mut self.attempts, &spans);
         self.round.staged.push(no);
-        Ok(())
-    }
-
-    fn take_front(&mut self, lease: LeaseId, spans: &[Span]) -> Applied {
-        let lease = self.lease_mut(lease)?;
-        let (head, tail) = Span::split(&lease.spans, Span::total(spans));
-        in_order(
-            head == spans,
-            "a contribution does not start at its lease's front",
-        )?;
-        lease.front += Span::total(spans);
-        lease.spans = tail;
-        lease.seq += 1;
         Ok(())
     }
 
@@ -518,13 +409,13 @@ impl State {
         due.ok_or_else(|| missing(format!("the evaluation of generation {generation}")))
     }
 
-    fn replica_mut(&mut self, key: ReplicaKey) -> Result<&mut Replica, ApplyError> {
+    pub(crate) fn replica_mut(&mut self, key: ReplicaKey) -> Result<&mut Replica, ApplyError> {
         self.replicas
             .get_mut(key.0 as usize)
             .ok_or_else(|| missing(format!("replica {key}")))
     }
 
-    fn incarnation_mut(
+    pub(crate) fn incarnation_mut(
         &mut self,
         key: ReplicaKey,
         incarnation: Incarnation,
@@ -535,12 +426,6 @@ impl State {
             "a fenced incarnation changes something",
         )?;
         Ok(replica)
-    }
-
-    fn lease_mut(&mut self, id: LeaseId) -> Result<&mut Lease, ApplyError> {
-        self.leases
-            .get_mut(&id)
-            .ok_or_else(|| missing(format!("lease {id}")))
     }
 }
 

@@ -172,6 +172,9 @@ pub struct Heartbeat {
     pub caller: Caller,
     /// What it does.
     pub progress: Progress,
+    /// The lease whose windows its weights or its checkpoint contain, and the offset in it of the
+    /// next window to train (`cursor`).
+    pub at: Option<(LeaseId, Windows)>,
 }
 
 /// What a replica does, and how far it is.
@@ -349,6 +352,16 @@ pub enum Refusal {
     NotFromFront {
         /// The caller's lease.
         lease: Option<LeaseId>,
+    },
+    /// The announcement goes beyond what was reserved for the caller.
+    #[error(
+        "the contribution holds {said} windows, but only {reserved} of the lease were reserved for it"
+    )]
+    BeyondMark {
+        /// Windows of the contribution.
+        said: Windows,
+        /// Windows of the lease below its mark.
+        reserved: Windows,
     },
     /// The base is not the current generation, or the round is closed.
     #[error(

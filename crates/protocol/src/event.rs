@@ -49,6 +49,13 @@ pub enum Event {
         /// What was added at its end.
         spans: Vec<Span>,
     },
+    /// Its holder may touch more of a lease.
+    Marked {
+        /// The lease.
+        lease: LeaseId,
+        /// Offset of the end of what it may touch.
+        mark: Windows,
+    },
     /// What was left of a lease is free again, and the lease is over.
     Freed {
         /// The lease.

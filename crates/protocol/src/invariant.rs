@@ -85,6 +85,10 @@ fn leases_match_the_ledger(state: &State) -> Result<(), Violation> {
         ensure(2, there == held, || {
             format!("lease {id} holds {held:?}, the ledger {there:?}")
         })?;
+        let (front, mark, end) = (lease.front, lease.mark, lease.end());
+        ensure(7, front <= mark && mark <= end, || {
+            format!("lease {id}: its mark {mark} is not in {front}..{end}")
+        })?;
     }
     ensure(2, by_lease.is_empty(), || {
         format!("positions under no live lease: {by_lease:?}")
@@ -112,6 +116,10 @@ fn staged_contributions_match_the_ledger(state: &State) -> Result<(), Violation>
                 let at_front = head.as_ref() == Some(&contribution.parts.spans);
                 ensure(6, at_front, || {
                     format!("contribution {no} is not at its lease's front")
+                })?;
+                let reserved = lease.map_or(Windows(0), crate::Lease::reserved);
+                ensure(7, contribution.parts.windows() <= reserved, || {
+                    format!("contribution {no} goes beyond its lease's mark")
                 })?;
             }
         }

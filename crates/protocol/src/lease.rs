@@ -1,12 +1,14 @@
 //! A lease: an ordered list of spans that one incarnation may train.
 //!
 //! ```text
-//!   0        front                                end
-//!   ├─ done ──┼──────────── spans ─────────────────┤      offsets in windows since the lease began
+//!   0        front       cursor      mark          end
+//!   ├─ done ──┼─ trained ──┼─ reserved ─┼─ may go ───┤    offsets in windows since the lease began
+//!             ├──────────── spans ───────────────────┤
 //! ```
 //!
 //! `front` is the first window neither staged nor committed. The holder keeps its own `cursor`, the
-//! next window to train.
+//! next window to train, and touches nothing at or beyond the reserve `mark`: what lies there may go
+//! to another replica without asking.
 
 use crate::Span;
 use hansa_base::{Epoch, Generation, Incarnation, LeaseId, ReplicaKey, Steps, Windows};
@@ -26,7 +28,9 @@ pub struct Lease {
     pub front: Windows,
     /// What is left from `front` on, in order of training; topped up at its end.
     pub spans: Vec<Span>,
-    /// How often it was topped up, shrunk or handed on; grows by one each time.
+    /// Offset of the end of what its holder may touch.
+    pub mark: Windows,
+    /// How often it was topped up, marked, shrunk or handed on; grows by one each time.
     pub seq: u64,
 }
 
@@ -37,6 +41,18 @@ impl Lease {
         Span::total(&self.spans)
     }
 
+    /// Offset of its end.
+    #[must_use]
+    pub fn end(&self) -> Windows {
+        self.front + self.left()
+    }
+
+    /// Windows from `front` on that its holder may touch.
+    #[must_use]
+    pub fn reserved(&self) -> Windows {
+        Windows(self.mark.0.saturating_sub(self.front.0))
+    }
+
     /// The lease as its holder sees it.
     #[must_use]
     pub fn view(&self) -> LeaseView {
@@ -45,6 +61,7 @@ impl Lease {
             epoch: self.epoch,
             front: self.front,
             spans: self.spans.clone(),
+            mark: self.mark,
             seq: self.seq,
         }
     }
@@ -59,8 +76,10 @@ pub struct LeaseView {
     pub epoch: Epoch,
     /// Offset of the first window of `spans` since the lease began.
     pub front: Windows,
-    /// What may be trained, in this order.
+    /// What is leased, in order of training.
     pub spans: Vec<Span>,
+    /// Offset of the end of what may be trained, until a later answer raises it.
+    pub mark: Windows,
     /// Version of this view; an answer with a smaller one is older.
     pub seq: u64,
 }
@@ -70,6 +89,13 @@ impl LeaseView {
     #[must_use]
     pub fn left(&self) -> Windows {
         Span::total(&self.spans)
+    }
+
+    /// Windows from `front` on that may be trained.
+    #[must_use]
+    pub fn reserved(&self) -> Windows {
+        let reserved = Windows(self.mark.0.saturating_sub(self.front.0));
+        reserved.min(self.left())
     }
 }
 

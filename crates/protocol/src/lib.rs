@@ -20,6 +20,7 @@ mod event;
 mod generation;
 mod invariant;
 mod lease;
+mod leasing;
 mod ledger;
 mod machine;
 mod permutation;

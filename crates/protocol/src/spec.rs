@@ -76,6 +76,9 @@ pub struct Timing {
     pub ttl_max: Duration,
     /// How long an incarnation lives without any call.
     pub session_ttl: Duration,
+    /// How far ahead of its cursor, in time spent training, a replica's reserve mark is kept: so long
+    /// it trains on without the coordinator.
+    pub mark_lead: Duration,
     /// How long a round stays open after its first staged contribution.
     pub grace: Duration,
     /// Whether that is fixed, or only where to begin.
@@ -166,6 +169,11 @@ impl RunSpec {
             (
                 positive(timing.session_ttl),
                 "session_ttl_s",
+                "must be more than 0",
+            ),
+            (
+                positive(timing.mark_lead),
+                "mark_lead_s",
                 "must be more than 0",
             ),
             (self.outer.lr > 0.0, "outer lr", "must be more than 0"),

@@ -185,7 +185,9 @@ impl Telling {
                     tokens: windows.0 * self.seq_len,
                 }
             }
-            Notice::Busy(_) | Notice::Waiting(_) => return self.wait(notice.to_string()),
+            Notice::Busy(_) | Notice::AtMark | Notice::Waiting(_) => {
+                return self.wait(notice.to_string());
+            }
         };
         self.tell(&event);
     }

@@ -224,6 +224,11 @@ impl World {
                     let left_out = quarantined(twin);
                     self.coordinator.left_out.extend(left_out);
                 }
+                Event::Marked { lease, .. } => {
+                    let lease = self.coordinator.twin.leases.get(lease);
+                    let again = lease.is_some_and(|lease| lease.mark > lease.front);
+                    self.seen.marks_raised += u64::from(again);
+                }
                 Event::Planned { plan, .. } => {
                     let short = plan.steps < self.setting.spec.phase.steps;
                     self.seen.short_plans += u64::from(short);

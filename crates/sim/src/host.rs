@@ -176,6 +176,7 @@ impl World {
             Action::Call { no, call } => self.call(life, no, call),
             Action::Tell(notice) => {
                 self.seen.voids += u64::from(matches!(notice, Notice::Void(_)));
+                self.seen.waits_at_a_mark += u64::from(notice == Notice::AtMark);
                 let late = matches!(notice, Notice::Waiting(Wait::NextRound));
                 self.seen.too_late_to_join += u64::from(late);
                 self.tell(|_| format!("{life:?}: {notice}"));

@@ -56,6 +56,10 @@ seen! {
     stops,
     /// A second one.
     second_stops,
+    /// A mark was raised for a replica that had one.
+    marks_raised,
+    /// A replica came to its mark before that was raised.
+    waits_at_a_mark,
     /// A stop that took longer than it may: the process ended without a goodbye.
     late_stops,
     /// A process was started while its predecessor lived.

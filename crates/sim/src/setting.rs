@@ -71,6 +71,7 @@ impl Setting {
         spec.timing.ttl_min = Duration::from_secs(10);
         spec.timing.ttl_max = Duration::from_secs(60);
         spec.timing.session_ttl = Duration::from_secs(10);
+        spec.timing.mark_lead = Duration::from_secs(300);
         spec.timing.grace = Duration::from_secs(60);
         spec.timing.grace_rule = GraceRule::Fixed;
         (spec.min_quorum, spec.evaluate_every) = (3, 0);
@@ -139,6 +140,7 @@ fn spec(random: &mut Random) -> RunSpec {
             ttl_min: ms(random, 2000, 4000),
             ttl_max: ms(random, 6000, 20_000),
             session_ttl: ms(random, 3000, 8000),
+            mark_lead: ms(random, 50, 3000),
             grace: ms(random, 500, 8000),
             grace_rule: if random.one_in(2) {
                 GraceRule::Fixed

@@ -30,6 +30,7 @@ mirror_enum!(EventJson = Event {
         incarnation: Incarnation,
         spans: Vec<Span>,
     }
+    struct Marked { lease: LeaseId, mark: Windows }
     struct Freed { lease: LeaseId, cause: FreedCause, at_risk: Windows }
     struct Quarantined { spans: Vec<Span> }
     struct LetOut { windows: Vec<u64> }

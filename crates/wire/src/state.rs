@@ -89,6 +89,7 @@ mirror_struct!(LeaseJson = Lease {
     incarnation: Incarnation,
     front: Windows,
     spans: Vec<Span>,
+    mark: Windows,
     seq: u64,
 });
 mirror_struct!(

@@ -72,6 +72,7 @@ mirror_struct!(LeaseViewJson = LeaseView {
     epoch: Epoch,
     front: Windows,
     spans: Vec<Span>,
+    mark: Windows,
     seq: u64,
 });
 mirror_struct!(
@@ -160,7 +161,8 @@ mirror_enum!(WaitJson = Wait {
 mirror_struct!(
     HeartbeatJson = Heartbeat {
         caller: Caller,
-        progress: Progress
+        progress: Progress,
+        at: Option<(LeaseId, Windows)>,
     }
 );
 mirror_struct!(ProgressJson = Progress {
@@ -230,6 +232,7 @@ mirror_enum!(RefusalJson = Refusal {
     struct NeverIssued { what: String }
     struct Unknown { replica: ReplicaId }
     struct NotFromFront { lease: Option<LeaseId> }
+    struct BeyondMark { said: Windows, reserved: Windows }
     struct Stale { base: Generation, current: Generation }
     struct ContributedAlready { replica: ReplicaId }
     struct WrongTokens { said: Tokens, real: Tokens }

@@ -37,6 +37,7 @@ fn lease() -> LeaseView {
         epoch: Epoch(1),
         front: Windows(4),
         spans: parts().spans,
+        mark: Windows(9),
         seq: 3,
     }
 }
@@ -73,6 +74,7 @@ fn requests_come_back() {
     check(Heartbeat {
         caller: caller(),
         progress: progress(),
+        at: Some((LeaseId(2), Windows(6))),
     });
     check(announce_request());
     check(Evaluated {
@@ -188,6 +190,10 @@ fn every_refusal() -> Vec<Refusal> {
         },
         Refusal::NotFromFront {
             lease: Some(LeaseId(2)),
+        },
+        Refusal::BeyondMark {
+            said: Windows(3),
+            reserved: Windows(2),
         },
         Refusal::Stale {
             base: Generation(1),

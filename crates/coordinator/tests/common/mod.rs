@@ -310,6 +310,7 @@ impl Process {
         let heartbeat = Heartbeat {
             caller: self.caller.clone(),
             progress,
+            at: None,
         };
         self.post(path::HEARTBEAT, &heartbeat).await
     }

@@ -92,6 +92,11 @@ impl Machine {
                 lease: replica.lease,
             });
         }
+        let reserved = lease.map_or(Windows(0), crate::Lease::reserved);
+        if parts.windows() > reserved {
+            let said = parts.windows();
+            return Err(Refusal::BeyondMark { said, reserved });
+        }
         let (said, real) = (parts.tokens, self.spec.tokens(parts.windows()));
         if said != real {
             return Err(Refusal::WrongTokens { said, real });
@@ -208,7 +213,7 @@ impl Machine {
             self.emit(Event::Refused { no, because })?;
             self.effects.push(Effect::DropUpload(id));
         }
-        // A replica touches nothing beyond its plan, and nothing between two plans.
+        // A replica touches nothing beyond its mark and its plan, and nothing between two plans.
         let replica = self.replica(key)?;
         let open = replica.contributed != Some(self.state.round.base);
         let at_risk = replica
@@ -230,7 +235,7 @@ impl Machine {
         };
         let counts = cause.is_attempt() && !self.state.ended;
         let at_risk = if counts {
-            at_risk.min(lease.left())
+            at_risk.min(lease.reserved())
         } else {
             Windows(0)
         };
@@ -241,6 +246,7 @@ impl Machine {
             at_risk,
         })?;
         self.clocks.leases.remove(&lease);
+        self.reported.remove(&lease);
         self.quarantine_poison()
     }
 }

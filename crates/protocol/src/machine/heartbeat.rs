@@ -15,6 +15,11 @@ impl Machine {
         {
             self.clocks.renew(lease, now, self.budget(&progress));
         }
+        if let Some((lease, cursor)) = heartbeat.at
+            && self.replica(key)?.lease == Some(lease)
+        {
+            self.raise_mark(key, cursor)?;
+        }
         let waiting = progress.activity == Activity::Waiting;
         Ok(Reply::Standing(Standing {
             lease: self.state.lease_of(key).map(crate::Lease::view),

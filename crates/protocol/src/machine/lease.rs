@@ -3,7 +3,7 @@
 use super::clocks::lease_ttl;
 use super::{Answer, Machine};
 use crate::phase::Wanted;
-use crate::{Event, Grant, LeaseAnswer, LeaseRequest, Refusal, Reply, RoundPhase, Span, Wait};
+use crate::{Event, Grant, LeaseAnswer, LeaseRequest, Refusal, Reply, RoundPhase, Wait};
 use hansa_base::{LeaseId, MonoMs, ReplicaKey, Windows};
 
 impl Machine {
@@ -53,21 +53,23 @@ impl Machine {
             Err(wait) => return Ok(LeaseAnswer::Wait(wait)),
         };
         self.top_up(now, key, wanted)?;
-        let Some(view) = self.state.lease_of(key).map(crate::Lease::view) else {
+        let Some(lease) = self.state.lease_of(key).filter(|l| !l.spans.is_empty()) else {
             return self.excuse(now, key);
         };
-        if view.spans.is_empty() {
-            return self.excuse(now, key);
-        }
-        let windows = Windows(wanted.windows.0.min(Span::total(&view.spans).0));
+        let front = lease.front;
+        let windows = Windows(wanted.windows.0.min(lease.left().0));
         let base = self.state.round.base;
         let plan = self.spec.plan(base, ranks, wanted.accumulation, windows);
         if self.replica(key)?.plan != Some(plan) {
             self.emit(Event::Planned { key, plan })?;
         }
+        self.raise_mark(key, front)?;
         self.clocks.started.entry(key).or_insert(now);
+        let Some(lease) = self.state.lease_of(key).map(crate::Lease::view) else {
+            return self.excuse(now, key);
+        };
         Ok(LeaseAnswer::Train(Grant {
-            lease: view,
+            lease,
             plan,
             base: self.state.current,
         }))

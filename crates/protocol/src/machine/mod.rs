@@ -9,6 +9,7 @@ mod contribute;
 mod evaluate;
 mod heartbeat;
 mod lease;
+mod marks;
 mod plan;
 mod publish;
 mod register;
@@ -19,8 +20,8 @@ use crate::{
     RoundPhase, RunSpec, State,
 };
 use clocks::Clocks;
-use hansa_base::{Hash, MonoMs, ReplicaKey};
-use std::collections::BTreeMap;
+use hansa_base::{Hash, LeaseId, MonoMs, ReplicaKey};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the shell is to do once the events are durable.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +62,8 @@ pub struct Machine {
     state: State,
     clocks: Clocks,
     vitals: BTreeMap<ReplicaKey, ReplicaVitals>,
+    /// Leases whose holder was heard of since this machine began.
+    reported: BTreeSet<LeaseId>,
     events: Vec<Event>,
     effects: Vec<Effect>,
 }
@@ -78,6 +81,7 @@ impl Machine {
             state,
             clocks,
             vitals,
+            reported: BTreeSet::new(),
             events: Vec::new(),
             effects: Vec::new(),
         }

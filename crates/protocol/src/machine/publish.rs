@@ -82,6 +82,7 @@ impl Machine {
     fn turn_epoch(&mut self) -> Result<(), Refusal> {
         if self.epoch_is_done() {
             self.clocks.leases.clear();
+            self.reported.clear();
             let epoch = self.state.epoch.next();
             self.emit(Event::EpochStarted { epoch })?;
         }

@@ -216,6 +216,8 @@ pub enum Notice {
         /// Windows of it.
         windows: Windows,
     },
+    /// All that was reserved is trained; the coordinator has yet to reserve more.
+    AtMark,
     /// Nothing to do, and why.
     Waiting(Wait),
 }
@@ -278,6 +280,7 @@ display! {
         Self::Busy(refusal) => "{refusal}; waiting";
         Self::Void(why) => "trained windows cannot be used: {why}";
         Self::Accepted { base, windows } => "{windows} windows are accepted for round {base}";
+        Self::AtMark => "trained all that is reserved; waiting for the coordinator to reserve more";
         Self::Waiting(Wait::Merging) => "waiting for the merge";
         Self::Waiting(Wait::NothingFree) => "waiting: all that is left of the epoch is with others";
         Self::Waiting(Wait::NextRound) =>

@@ -95,6 +95,7 @@ impl ReplicaMachine {
             contribution: None,
         });
         self.weights = Weights::Work;
+        self.checkpoint_at = None;
     }
 
     fn evaluate(&mut self, now: MonoMs, generation: Generation) {

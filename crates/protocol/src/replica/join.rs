@@ -117,6 +117,9 @@ pub(super) fn broken_law(
     if work.base.manifest != current.manifest {
         return Some(Void::RoundOver);
     }
-    let same = lease.is_some_and(|lease| (lease.id, lease.front) == (work.lease, work.front));
+    let same = lease.is_some_and(|lease| {
+        let end = lease.front + lease.left();
+        (lease.id, lease.front) == (work.lease, work.front) && work.cursor <= end
+    });
     (!same).then_some(Void::LeaseLost)
 }

@@ -18,7 +18,7 @@ impl ReplicaMachine {
             }
             Doing::Halting(Then::Rejoin) => self.exit(now, stopped(true)),
             Doing::Training(_) => self.halt(now, Then::Contribute),
-            Doing::Asking => self.go_on(now),
+            Doing::Asking | Doing::AtMark(_) => self.go_on(now),
             Doing::Loading | Doing::Evaluating(_) => self.leave(now, stopped(true)),
             Doing::Restoring
             | Doing::Reporting(_)

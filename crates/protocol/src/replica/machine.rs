@@ -53,6 +53,8 @@ pub(super) enum Doing {
     Reporting(Evaluated),
     /// Training.
     Training(Plan),
+    /// Training has come to the reserve mark, and goes on with this plan when that is raised.
+    AtMark(Plan),
     /// The trainer's job has yet to end.
     Halting(Then),
     /// The pseudo-gradient is being encoded.

@@ -1,23 +1,28 @@
 //! A phase: inner steps, and checkpoints between them.
 
-use super::api::{Action, TrainOrder, Void};
+use super::api::{Action, Notice, TrainOrder, Void};
 use super::machine::{Doing, Held, Job, ReplicaMachine, Then};
-use crate::{Plan, Span};
+use crate::{LeaseView, Plan, Span};
 use hansa_base::{MonoMs, Windows};
 use std::time::Duration;
 
 impl ReplicaMachine {
-    /// Trains from the cursor to the end of the plan.
+    /// Trains from the cursor to the end of the plan, or to the reserve mark, which a heartbeat raises
+    /// in time if the coordinator can be reached.
     pub(super) fn train(&mut self, now: MonoMs, plan: Plan) {
         let (Some(work), Some(lease)) = (&self.work, &self.lease) else {
             return self.go_on(now);
         };
         let micro_batch = self.spec.micro_batch(self.ranks);
         let step_windows = Windows(micro_batch.0 * u64::from(plan.accumulation));
-        let phase = Span::split(&lease.spans, plan.windows).0;
+        if work.trained() >= planned(plan, lease) {
+            return self.contribute(now);
+        }
+        let reserved = planned(plan, lease).min(lease.reserved());
+        let phase = Span::split(&lease.spans, reserved).0;
         let spans = Span::split(&phase, work.trained()).1;
         if spans.is_empty() {
-            return self.contribute(now);
+            return self.wait_at_the_mark(now, plan);
         }
         let order = TrainOrder {
             epoch: work.epoch,
@@ -28,10 +33,26 @@ impl ReplicaMachine {
             steps_done: work.steps,
             steps_planned: plan.steps,
         };
-        self.checkpoint_at = Some(now.after(self.options.checkpoint_every));
+        let checkpoint_at = now.after(self.options.checkpoint_every);
+        self.checkpoint_at.get_or_insert(checkpoint_at);
         self.enter(now, Doing::Training(plan));
         self.vitals.counter = self.work.as_ref().map_or(0, |work| work.cursor.0);
         self.start_job(Job::Train, Action::Train(order));
+    }
+
+    fn wait_at_the_mark(&mut self, now: MonoMs, plan: Plan) {
+        self.enter(now, Doing::AtMark(plan));
+        self.vitals.hurry(now);
+        self.tell(Notice::AtMark);
+    }
+
+    /// True if there is something of the plan to train, or nothing of it left to wait for.
+    pub(super) fn may_go_on(&self, plan: Plan) -> bool {
+        let (Some(work), Some(lease)) = (&self.work, &self.lease) else {
+            return true;
+        };
+        let trained = work.trained();
+        trained < lease.reserved() || trained >= planned(plan, lease)
     }
 
     pub(super) fn stepped(&mut self, now: MonoMs, windows: Windows, took: Duration, loss: f64) {
@@ -59,7 +80,8 @@ impl ReplicaMachine {
     pub(super) fn training_ended(&mut self, now: MonoMs) {
         self.job = None;
         match self.doing {
-            Doing::Training(_) => self.contribute(now),
+            // There may be more of the plan, behind a mark that was raised since.
+            Doing::Training(plan) => self.train(now, plan),
             _ => self.halted(now),
         }
     }
@@ -69,7 +91,11 @@ impl ReplicaMachine {
         let Some(work) = self.work.clone() else {
             return self.go_on(now);
         };
-        if self.leave_by.is_some() || work.trained() >= plan.windows {
+        let all = self
+            .lease
+            .as_ref()
+            .is_none_or(|lease| work.trained() >= planned(plan, lease));
+        if self.leave_by.is_some() || all {
             return self.contribute(now);
         }
         self.enter(now, Doing::Checkpointing(Some(plan)));
@@ -77,7 +103,7 @@ impl ReplicaMachine {
     }
 
     pub(super) fn checkpoint_durable(&mut self, now: MonoMs) {
-        self.job = None;
+        (self.job, self.checkpoint_at) = (None, None);
         match self.doing {
             Doing::Checkpointing(Some(plan)) if self.leave_by.is_none() => self.train(now, plan),
             Doing::Checkpointing(Some(_)) => self.contribute(now),
@@ -89,6 +115,14 @@ impl ReplicaMachine {
     /// What is being trained cannot count: it is halted.
     pub(super) fn abandon(&mut self, now: MonoMs, why: Void) {
         self.void(why);
-        self.halt(now, Then::Ask);
+        match self.job {
+            Some(_) => self.halt(now, Then::Ask),
+            None => self.go_on(now),
+        }
     }
+}
+
+/// Windows of the phase: what the plan says, less what another replica took of the lease.
+fn planned(plan: Plan, lease: &LeaseView) -> Windows {
+    plan.windows.min(lease.left())
 }

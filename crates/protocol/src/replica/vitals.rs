@@ -3,7 +3,9 @@
 use super::api::{Action, Call, CallFailed, CallNo, Void};
 use super::join::broken_law;
 use super::machine::{Doing, ReplicaMachine};
-use crate::{Activity, GenerationInfo, Heartbeat, PhaseTimes, Progress, Refusal, Reply, Standing};
+use crate::{
+    Activity, GenerationInfo, Heartbeat, LeaseView, PhaseTimes, Progress, Refusal, Reply, Standing,
+};
 use hansa_base::{MonoMs, Steps, Tokens, Windows};
 use std::time::Duration;
 
@@ -76,6 +78,11 @@ impl Vitals {
         (self.due, self.sent) = (Some(now), None);
     }
 
+    /// Says something now, unless that is under way.
+    pub fn hurry(&mut self, now: MonoMs) {
+        self.due = Some(now);
+    }
+
     pub fn is_heartbeat(&self, no: CallNo) -> bool {
         self.sent.is_some_and(|(sent, ..)| sent == no)
     }
@@ -110,7 +117,7 @@ impl Vitals {
                 times.checkpoint_ms += spent_ms;
             }
             Doing::Announcing | Doing::Uploading => times.upload_ms += spent_ms,
-            Doing::Asking => times.wait_ms += spent_ms,
+            Doing::Asking | Doing::AtMark(_) => times.wait_ms += spent_ms,
             Doing::SavingNonce
             | Doing::Registering
             | Doing::SavingToken(_)
@@ -145,7 +152,7 @@ impl ReplicaMachine {
             Doing::SavingNonce | Doing::Registering | Doing::SavingToken(_) | Doing::Restoring => {
                 Activity::Starting
             }
-            Doing::Asking => Activity::Waiting,
+            Doing::Asking | Doing::AtMark(_) => Activity::Waiting,
             Doing::Loading => Activity::Downloading,
             Doing::Evaluating(_) | Doing::Reporting(_) => Activity::Evaluating,
             Doing::Training(_) | Doing::Halting(_) => Activity::Training,
@@ -159,7 +166,7 @@ impl ReplicaMachine {
     #[must_use]
     pub fn glance(&self) -> Glance {
         let planned = match self.doing {
-            Doing::Training(plan) => Some(plan.windows),
+            Doing::Training(plan) | Doing::AtMark(plan) => Some(plan.windows),
             _ => None,
         };
         Glance {
@@ -181,7 +188,12 @@ impl ReplicaMachine {
         let no = self.number_call();
         self.vitals.sent = Some((no, now, self.vitals.news));
         let progress = self.vitals.progress(self.activity());
-        let call = Call::Heartbeat(Heartbeat { caller, progress });
+        let at = self.work.as_ref().map(|work| (work.lease, work.cursor));
+        let call = Call::Heartbeat(Heartbeat {
+            caller,
+            progress,
+            at,
+        });
         self.actions.push(Action::Call { no, call });
     }
 
@@ -189,7 +201,12 @@ impl ReplicaMachine {
         let Some((_, sent, news)) = self.vitals.sent.take() else {
             return;
         };
-        self.vitals.due = Some(now.after(self.spec.timing.heartbeat_every()));
+        let timing = &self.spec.timing;
+        let every = match self.doing {
+            Doing::AtMark(_) => timing.poll_every(),
+            _ => timing.heartbeat_every(),
+        };
+        self.vitals.due = Some(now.after(every));
         match answer {
             Ok(Reply::Standing(standing)) => {
                 self.vitals.rtt = Some(now.since(sent));
@@ -217,16 +234,35 @@ impl ReplicaMachine {
         }
     }
 
-    /// While it trains, a replica gives up as soon as it hears that its work cannot count.
+    /// While it trains, a replica gives up as soon as it hears that its work cannot count; and it
+    /// hears how far it may go.
     fn stand(&mut self, now: MonoMs, standing: &Standing) {
-        let (Doing::Training(_), Some(work)) = (&self.doing, &self.work) else {
+        let (Doing::Training(plan) | Doing::AtMark(plan), Some(work)) = (&self.doing, &self.work)
+        else {
             return;
         };
+        let plan = *plan;
         if standing.merging || standing.ending.is_some() {
             return self.abandon(now, Void::RoundOver);
         }
         if let Some(why) = broken_law(work, standing.lease.as_ref(), &standing.current) {
-            self.abandon(now, why);
+            return self.abandon(now, why);
+        }
+        self.see(standing.lease.as_ref());
+        if let Doing::AtMark(_) = self.doing
+            && self.may_go_on(plan)
+        {
+            self.train(now, plan);
+        }
+    }
+
+    /// Takes a newer view of the lease. Whatever it lacks of the older one lies beyond the mark.
+    fn see(&mut self, newer: Option<&LeaseView>) {
+        if let (Some(lease), Some(newer)) = (&mut self.lease, newer)
+            && newer.id == lease.id
+            && newer.seq >= lease.seq
+        {
+            lease.clone_from(newer);
         }
     }
 }

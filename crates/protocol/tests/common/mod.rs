@@ -2,9 +2,11 @@
 //! invariants, and its events against a replay.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod process;
+
 use hansa_base::{
-    Bytes, Epoch, Generation, Hash, Incarnation, MonoMs, ReplicaId, ReplicaKey, Steps, Tokens,
-    Windows,
+    Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, MonoMs, ReplicaId, ReplicaKey, Steps,
+    Tokens, Windows,
 };
 use hansa_protocol::*;
 use std::collections::BTreeMap;
@@ -60,6 +62,7 @@ pub fn spec() -> RunSpec {
             ttl_min: s(6),
             ttl_max: s(30),
             session_ttl: s(20),
+            mark_lead: s(300),
             grace: s(8),
             grace_rule: GraceRule::Fixed,
             evaluation_budget: s(12),
@@ -282,6 +285,16 @@ impl Story {
     }
 
     pub fn beat(&mut self, name: &str, activity: Activity, counter: u64) -> Standing {
+        self.beat_at(name, activity, counter, None)
+    }
+
+    pub fn beat_at(
+        &mut self,
+        name: &str,
+        activity: Activity,
+        counter: u64,
+        at: Option<(LeaseId, Windows)>,
+    ) -> Standing {
         let caller = self.caller(name);
         let progress = Progress {
             activity,
@@ -291,7 +304,11 @@ impl Story {
             loss: None,
             tokens_per_s: None,
         };
-        match self.send(Command::Heartbeat(Heartbeat { caller, progress })) {
+        match self.send(Command::Heartbeat(Heartbeat {
+            caller,
+            progress,
+            at,
+        })) {
             Ok(Reply::Standing(standing)) => standing,
             other => panic!("{other:?}"),
         }

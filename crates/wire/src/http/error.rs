@@ -72,6 +72,8 @@ codes! {
     UnknownReplica = "unknown_replica" 404,
     /// The contribution does not start at the lease's front.
     NotFromFront = "not_from_front" 409,
+    /// The contribution goes beyond what was reserved for its author.
+    BeyondMark = "beyond_mark" 409,
     /// The contribution's base is not current.
     Stale = "stale" 409,
     /// The name has contributed to this round.
@@ -124,6 +126,7 @@ impl Code {
             Refusal::NeverIssued { .. } => Self::NeverIssued,
             Refusal::Unknown { .. } => Self::UnknownReplica,
             Refusal::NotFromFront { .. } => Self::NotFromFront,
+            Refusal::BeyondMark { .. } => Self::BeyondMark,
             Refusal::Stale { .. } => Self::Stale,
             Refusal::ContributedAlready { .. } => Self::ContributedAlready,
             Refusal::WrongTokens { .. } => Self::WrongTokens,

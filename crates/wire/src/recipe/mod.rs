@@ -215,6 +215,7 @@ impl Recipe {
             ttl_min: duration(self.lease.ttl_min_s),
             ttl_max: duration(self.lease.ttl_max_s),
             session_ttl: duration(self.lease.session_ttl_s),
+            mark_lead: duration(self.lease.mark_lead_s),
             grace: duration(self.rounds.grace_s),
             grace_rule: self.rounds.grace,
             evaluation_budget: duration(self.evaluation.budget_s),
@@ -376,6 +377,12 @@ impl Recipe {
                 positive(lease.session_ttl_s),
                 "lease.session_ttl_s",
                 POSITIVE,
+            ),
+            (
+                lease.mark_lead_s
+                    >= 2.0 * (lease.ttl_min_s.min(lease.session_ttl_s) / 3.0).min(10.0),
+                "lease.mark_lead_s",
+                "must not be less than two heartbeats (2/3 of ttl_min_s or session_ttl_s, or 20)",
             ),
             (
                 positive(self.evaluation.budget_s),

@@ -255,6 +255,9 @@ pub struct LeaseSection {
     pub ttl_max_s: f64,
     /// Seconds that a replica counts as alive without any call. Default 300.
     pub session_ttl_s: f64,
+    /// Seconds of training that a replica may be ahead of what the coordinator has heard: so long it
+    /// trains on when it cannot reach it. Default 300.
+    pub mark_lead_s: f64,
     /// How often a window may be lost with who trains it, by two replicas or more, before it is
     /// quarantined. Default 3.
     pub max_attempts: u32,
@@ -268,6 +271,7 @@ impl Default for LeaseSection {
             ttl_min_s: 60.0,
             ttl_max_s: 1800.0,
             session_ttl_s: 300.0,
+            mark_lead_s: 300.0,
             max_attempts: 3,
         }
     }

@@ -110,6 +110,10 @@ pub fn every_event() -> Vec<Event> {
             incarnation,
             spans: parts().spans,
         },
+        Event::Marked {
+            lease,
+            mark: Windows(9),
+        },
         Event::Planned { key, plan: plan() },
         Event::Excused { key },
         Event::Announced {
@@ -346,6 +350,7 @@ pub fn rich_state() -> State {
                 incarnation: Incarnation(5),
                 front: Windows(4),
                 spans: vec![Span::new(12, 20)],
+                mark: Windows(9),
                 seq: 3,
             },
         )]),
