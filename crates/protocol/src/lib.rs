@@ -45,7 +45,7 @@ pub use generation::GenerationInfo;
 pub use invariant::{Violation, check as check_invariants};
 pub use lease::{Lease, LeaseView, Plan};
 pub use ledger::{Counts, Ledger, Ownership};
-pub use machine::{Effect, Machine, Outcome, ReplicaVitals};
+pub use machine::{Effect, Machine, Outcome, ReplicaVitals, Volatile};
 pub use permutation::Permutation;
 pub use phase::Pace;
 pub use round::{CloseRecord, ClosedContribution, OuterStep, Round, RoundPhase};

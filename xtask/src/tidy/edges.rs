@@ -23,11 +23,12 @@ const ORDER: &[&str] = &[
     "agent",
     "cli",
     "sim",
+    "model",
     "testkit",
 ];
 
 /// Crates that exist for tests: no program may link them.
-const FOR_TESTS_ONLY: &[&str] = &["sim", "testkit"];
+const FOR_TESTS_ONLY: &[&str] = &["sim", "model", "testkit"];
 
 /// A crate depends only on crates before it in [`ORDER`]; crates for tests only serve tests.
 pub fn order_of_crates(repo: &Repo) -> Vec<Violation> {

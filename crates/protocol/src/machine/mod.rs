@@ -14,6 +14,7 @@ mod plan;
 mod publish;
 mod register;
 mod tick;
+mod volatile;
 
 use crate::{
     ApplyError, Caller, CloseRecord, Command, Event, Presence, Progress, Refusal, Replica, Reply,
@@ -22,6 +23,7 @@ use crate::{
 use clocks::Clocks;
 use hansa_base::{Hash, LeaseId, MonoMs, ReplicaKey};
 use std::collections::{BTreeMap, BTreeSet};
+pub use volatile::Volatile;
 
 /// What the shell is to do once the events are durable.
 #[derive(Clone, Debug, PartialEq)]
