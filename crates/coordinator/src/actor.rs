@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use hansa_base::{Generation, Hash, MonoMs};
 use hansa_protocol::{
-    CloseRecord, Command, Effect, Event, Machine, Merged, Outcome, Refusal, Reply,
+    CloseRecord, Command, Effect, Event, Machine, Merged, Outcome, Refusal, Reply, Steal,
 };
 use hansa_store::{DataDir, Journal, Record, Snapshot, UploadId};
 use hansa_wire::journal::{
@@ -520,6 +520,16 @@ fn log(machine: &Machine, event: &Event) {
         Event::Left { key, reason, .. } => tracing::info!(replica = name(key), %reason, "left"),
         Event::Freed { lease, cause, .. } => {
             tracing::info!(%lease, %cause, "positions are free again");
+        }
+        Event::Stolen(steal) => {
+            let Steal { from, windows, .. } = steal;
+            tracing::info!(replica = name(&steal.key), %from, %windows, "took the tail of a lease");
+        }
+        Event::Revived { key, windows, .. } => {
+            tracing::info!(replica = name(key), %windows, "was heard of: its lease is revived");
+        }
+        Event::Excused { key, because } => {
+            tracing::info!(replica = name(key), %because, "is not waited for in this round");
         }
         Event::Quarantined { spans } => {
             let positions: Vec<String> = spans.iter().map(ToString::to_string).collect();

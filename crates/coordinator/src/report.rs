@@ -135,6 +135,7 @@ fn replica_status(machine: &Machine, key: ReplicaKey, now: MonoMs) -> Option<Rep
                 .map(|span| (span.start.0, span.end.0))
                 .collect(),
         }),
+        lost: replica.lost.as_ref().map(|lost| lost.cause.to_string()),
         awaited: live && plan.is_some() && !contributed,
         contributed,
         tally: tally(replica),
@@ -158,6 +159,8 @@ fn tally(replica: &Replica) -> TallyStatus {
         committed: tally.committed.0,
         reclaimed: tally.reclaimed.0,
         released: tally.released.0,
+        revived: tally.revived.0,
+        stolen: tally.stolen.0,
         inherited: tally.inherited.0,
         refused: tally.refused,
         incarnations: tally.incarnations,

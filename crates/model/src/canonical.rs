@@ -93,14 +93,8 @@ impl<H: Hasher> Names<'_, H> {
             }
         }
         for (start, attempt) in &twin.attempts {
-            let attempt = (
-                attempt.end.0,
-                attempt.count,
-                attempt.first.0,
-                attempt.others,
-                attempt.together.0,
-            );
-            self.put((start.0, attempt));
+            let lost_with: Vec<u32> = attempt.lost_with.iter().map(|key| key.0).collect();
+            self.put((start.0, attempt.end.0, lost_with, attempt.together.0));
         }
         for lease in twin.leases.values() {
             self.put((lease.key.0, lease.front.0, lease.mark.0));
@@ -132,6 +126,16 @@ impl<H: Hasher> Names<'_, H> {
         self.put(replica.contributed == Some(base));
         let plan = replica.plan.filter(|plan| plan.generation == base);
         self.put(plan.map(|plan| plan.windows.0));
+        // Only an incarnation that is heard of after all gets back what it lost.
+        self.put(replica.lost.is_some());
+        if let Some(lost) = &replica.lost {
+            self.put((lost.lease.front.0, lost.lease.mark.0, lost.at_risk.0));
+            self.put(
+                lost.plan
+                    .map(|plan| (plan.generation == base, plan.windows.0)),
+            );
+            self.spans(&lost.lease.spans);
+        }
         // A verdict that nobody can ask for any more is as good as forgotten.
         let asked = |(id, _): &&(Hash, Verdict)| self.asked.contains(id);
         let decided = replica.decided.as_ref().filter(asked);
@@ -140,10 +144,8 @@ impl<H: Hasher> Names<'_, H> {
 
     fn volatile(&mut self) {
         let volatile = self.world.machine.volatile(self.world.now);
-        for (id, left) in &volatile.leases {
-            self.lease(*id);
-            self.put(left);
-        }
+        self.put((&volatile.work, &volatile.uploads.len()));
+        volatile.uploads.iter().for_each(|(_, left)| self.put(left));
         self.put((&volatile.sessions, &volatile.grace, &volatile.started));
         for id in &volatile.reported {
             self.lease(*id);

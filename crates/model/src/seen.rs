@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Everything that can be noted.
-const KINDS: [&str; 33] = [
+const KINDS: [&str; 34] = [
     "registration",
     "takeover with a lease",
     "departure",
@@ -14,6 +14,7 @@ const KINDS: [&str; 33] = [
     "steal",
     "revival",
     "mark raised",
+    "absolution",
     "lease expired",
     "session expired",
     "many ended at once",
@@ -92,6 +93,9 @@ impl Notes {
                 FreedCause::RunEnding => "lease ended with the run",
             },
             Event::Marked { .. } => "mark raised",
+            Event::Stolen(_) => "steal",
+            Event::Revived { .. } => "revival",
+            Event::Absolved { .. } => "absolution",
             Event::Quarantined { .. } => "quarantine",
             Event::Announced { .. } => "announcement",
             Event::Refused { because, .. } => match because {

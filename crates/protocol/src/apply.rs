@@ -55,22 +55,16 @@ impl State {
                 incarnation,
                 reason,
             } => self.left(*key, *incarnation, *reason),
-            Event::Granted {
-                lease,
-                key,
-                incarnation,
-                spans,
-            } => self.granted(*lease, *key, *incarnation, spans),
-            Event::Marked { lease, mark } => self.marked(*lease, *mark),
-            Event::Freed {
-                lease,
-                cause,
-                at_risk,
-            } => self.freed(*lease, *cause, *at_risk),
+            Event::Granted { .. }
+            | Event::Stolen(_)
+            | Event::Revived { .. }
+            | Event::Absolved { .. }
+            | Event::Marked { .. }
+            | Event::Freed { .. } => self.apply_to_leases(spec, event),
             Event::Quarantined { spans } => self.quarantined(spec, spans),
             Event::LetOut { windows } => self.let_out(spec, windows),
             Event::Planned { key, plan } => self.planned(*key, *plan),
-            Event::Excused { key } => {
+            Event::Excused { key, .. } => {
                 self.replica_mut(*key)?.plan = None;
                 Ok(())
             }
@@ -193,6 +187,7 @@ impl State {
         (replica.nonce, replica.presented, replica.token) = (*nonce, *presented, *token);
         replica.tally.incarnations += 1;
         replica.tally.inherited += windows;
+        replica.lost = None;
         if inherited.is_none() {
             replica.plan = None;
         }
@@ -260,8 +255,11 @@ impl State {
             gone.stage == Stage::Announced,
             "a staged contribution is refused",
         )?;
-        self.replica_mut(gone.key)?
-            .decide(gone.id, Replica::refused(because));
+        let replica = self.replica_mut(gone.key)?;
+        replica.decide(gone.id, Replica::refused(because));
+        if because == RefusedBecause::TooSlow {
+            replica.pace = replica.pace.map(Pace::with_slower_link);
+        }
         Ok(())
     }
 
@@ -356,7 +354,7 @@ impl State {
         });
         self.replicas
             .iter_mut()
-            .for_each(|replica| replica.plan = None);
+            .for_each(|replica| (replica.plan, replica.lost) = (None, None));
         self.next_evaluation(spec, generation);
         Ok(())
     }
@@ -439,6 +437,7 @@ fn new_replica(id: hansa_base::ReplicaId) -> Replica {
         presented: None,
         token: Hash::default(),
         lease: None,
+        lost: None,
         plan: None,
         contributed: None,
         decided: None,

@@ -13,22 +13,40 @@ use crate::Span;
 use hansa_base::{Position, ReplicaKey, Windows};
 use std::collections::BTreeMap;
 
+/// Losses that are remembered of a span; more say nothing new.
+const LOSSES_KEPT: usize = 32;
+
 /// Failed attempts at the positions of a span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The position after the last of the span.
     pub end: Position,
-    /// How often they were lost.
-    pub count: u32,
-    /// Who lost them first.
-    pub first: ReplicaKey,
-    /// True if somebody else lost them, too.
-    pub others: bool,
+    /// Who lost them, once for each time; never empty.
+    pub lost_with: Vec<ReplicaKey>,
     /// How many windows were at risk together when they were last lost.
     pub together: Windows,
 }
 
 impl Attempt {
+    /// How often they were lost.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.lost_with.len() as u32
+    }
+
+    /// True if more than one replica lost them.
+    #[must_use]
+    pub fn others(&self) -> bool {
+        self.lost_with.windows(2).any(|pair| pair[0] != pair[1])
+    }
+
+    fn lost_again(&mut self, key: ReplicaKey, together: Windows) {
+        self.together = together;
+        if self.lost_with.len() < LOSSES_KEPT || !self.lost_with.contains(&key) {
+            self.lost_with.push(key);
+        }
+    }
+
     /// How many of them may be tried together next: half as many.
     #[must_use]
     pub fn retry(&self) -> Windows {
@@ -38,7 +56,7 @@ impl Attempt {
     /// True if it is this very window, by everything that can be known.
     #[must_use]
     pub fn is_poison(&self, attempts_max: u32) -> bool {
-        self.together == Windows(1) && self.count >= attempts_max && self.others
+        self.together == Windows(1) && self.count() >= attempts_max && self.others()
     }
 }
 
@@ -52,21 +70,32 @@ pub(crate) fn lost(attempts: &mut Attempts, spans: &[Span], key: ReplicaKey) {
         for (piece, known) in pieces(attempts, *span) {
             cut(attempts, piece.start);
             cut(attempts, piece.end);
-            let known = known.unwrap_or(Attempt {
+            let mut attempt = known.unwrap_or(Attempt {
                 end: piece.end,
-                count: 0,
-                first: key,
-                others: false,
+                lost_with: Vec::new(),
                 together,
             });
-            let attempt = Attempt {
-                end: piece.end,
-                count: known.count.saturating_add(1),
-                others: known.others || known.first != key,
-                together,
-                ..known
-            };
+            attempt.end = piece.end;
+            attempt.lost_again(key, together);
             attempts.insert(piece.start, attempt);
+        }
+    }
+}
+
+/// One loss with `key` was none: whoever was given up is there.
+pub(crate) fn absolve(attempts: &mut Attempts, spans: &[Span], key: ReplicaKey) {
+    for span in spans {
+        for (piece, known) in pieces(attempts, *span) {
+            let Some(mut attempt) = known else { continue };
+            cut(attempts, piece.start);
+            cut(attempts, piece.end);
+            let last = attempt.lost_with.iter().rposition(|who| *who == key);
+            last.map(|last| attempt.lost_with.remove(last));
+            attempt.end = piece.end;
+            match attempt.count() {
+                0 => attempts.remove(&piece.start),
+                _ => attempts.insert(piece.start, attempt),
+            };
         }
     }
 }
@@ -105,7 +134,7 @@ pub(crate) fn pieces(attempts: &Attempts, span: Span) -> Vec<(Span, Option<Attem
                 None,
             ));
         }
-        pieces.push((Span { start, end }, Some(*attempt)));
+        pieces.push((Span { start, end }, Some(attempt.clone())));
         at = end;
     }
     if at < span.end {
@@ -126,7 +155,7 @@ fn cut(attempts: &mut Attempts, at: Position) {
         return;
     };
     if attempt.end > at {
-        let back = *attempt;
+        let back = attempt.clone();
         attempt.end = at;
         attempts.insert(at, back);
     }

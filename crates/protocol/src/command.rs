@@ -1,10 +1,10 @@
 //! What is asked of the coordinator's machine, and what it answers.
 
 use crate::{
-    ContributionParts, DigestFields, EndReason, GenerationInfo, LeaseView, Mismatch, Plan,
-    RefusedBecause,
+    ContributionParts, DigestFields, EndReason, FreedCause, GenerationInfo, LeaseView, Mismatch,
+    Plan, RefusedBecause,
 };
-use hansa_base::{Generation, Hash, Incarnation, LeaseId, ReplicaId, Tokens, Windows};
+use hansa_base::{Bytes, Generation, Hash, Incarnation, LeaseId, ReplicaId, Tokens, Windows};
 use std::time::Duration;
 
 /// A replica's incarnation, on every call after registration.
@@ -31,6 +31,8 @@ pub enum Command {
     UploadProgress {
         /// The contribution.
         id: Hash,
+        /// How many of its bytes are there by now.
+        bytes: Bytes,
     },
     /// *Shell*: all bytes of an announced contribution are durable and were checked.
     UploadComplete {
@@ -115,6 +117,8 @@ pub struct PhaseTimes {
     pub wait_ms: u64,
     /// Windows trained in `train_ms`, whatever became of them.
     pub trained: Windows,
+    /// Bytes of the contribution that was sent in `upload_ms`.
+    pub uploaded: Bytes,
 }
 
 /// The answer to a [`LeaseRequest`].
@@ -221,6 +225,8 @@ pub enum Activity {
 pub struct Standing {
     /// The lease, if it still has one.
     pub lease: Option<LeaseView>,
+    /// Why it lost its lease, if it did in this round.
+    pub lost: Option<FreedCause>,
     /// The current generation; if it is not the base, what is trained on that base is void.
     pub current: GenerationInfo,
     /// True while the open round is being merged.

@@ -17,7 +17,7 @@ impl State {
         self.leases.clear();
         self.replicas
             .iter_mut()
-            .for_each(|replica| replica.lease = None);
+            .for_each(|replica| (replica.lease, replica.lost) = (None, None));
         let out: Vec<u64> = self.quarantine.keys().copied().collect();
         self.change_windows(spec, &out, Ownership::Free, Ownership::Quarantined)
     }

@@ -56,6 +56,22 @@ pub enum Event {
         /// Offset of the end of what it may touch.
         mark: Windows,
     },
+    /// An idle replica took the tail of another's lease.
+    Stolen(Steal),
+    /// A replica that was given up got the first part of its lease back, as nobody else had it.
+    Revived {
+        /// Who.
+        key: ReplicaKey,
+        /// Its incarnation, still the same.
+        incarnation: Incarnation,
+        /// How much of it, from its front.
+        windows: Windows,
+    },
+    /// A replica that was given up was there all the time: what it lost is not held against the data.
+    Absolved {
+        /// Who.
+        key: ReplicaKey,
+    },
     /// What was left of a lease is free again, and the lease is over.
     Freed {
         /// The lease.
@@ -82,10 +98,12 @@ pub enum Event {
         /// What it is to train.
         plan: Plan,
     },
-    /// A replica that could get no positions is not waited for in this round.
+    /// A replica is not waited for in this round.
     Excused {
         /// Who.
         key: ReplicaKey,
+        /// Why.
+        because: ExcusedBecause,
     },
     /// A contribution was accepted for upload.
     Announced {
@@ -175,6 +193,32 @@ pub enum LeftReason {
     RunEnded,
 }
 
+/// A steal: no acknowledgement is needed, as the victim touches nothing at or beyond its mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steal {
+    /// The lease that becomes shorter.
+    pub from: LeaseId,
+    /// Its mark.
+    pub mark: Windows,
+    /// How many windows are taken from its end.
+    pub windows: Windows,
+    /// The lease that gets them; a new one if the thief holds none.
+    pub lease: LeaseId,
+    /// The thief.
+    pub key: ReplicaKey,
+    /// The thief's incarnation.
+    pub incarnation: Incarnation,
+}
+
+/// Why a member of a round is not waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExcusedBecause {
+    /// It could get no positions.
+    NothingFree,
+    /// It is there, but shows no progress.
+    NoProgress,
+}
+
 /// Why positions are free again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreedCause {
@@ -224,6 +268,8 @@ pub enum RefusedBecause {
     NotFinite,
     /// The run ended before it was complete.
     RunEnding,
+    /// It took longer than twice the time that its size and the link's measured goodput allow.
+    TooSlow,
 }
 
 /// Why a round closed.
@@ -285,6 +331,12 @@ display! {
         Self::Gate => "its form is not the run's";
         Self::NotFinite => "it has values that are not finite";
         Self::RunEnding => "the run ended before it was complete";
+        Self::TooSlow =>
+            "its upload took more than twice the time that the measured goodput of its link allows";
+    }
+    ExcusedBecause {
+        Self::NothingFree => "there were no positions for it";
+        Self::NoProgress => "it answers, but shows no progress";
     }
     CloseReason {
         Self::AllContributed { members } => "all {members} members contributed";

@@ -10,6 +10,7 @@
 //! next window to train, and touches nothing at or beyond the reserve `mark`: what lies there may go
 //! to another replica without asking.
 
+use crate::FreedCause;
 use crate::Span;
 use hansa_base::{Epoch, Generation, Incarnation, LeaseId, ReplicaKey, Steps, Windows};
 
@@ -65,6 +66,19 @@ impl Lease {
             seq: self.seq,
         }
     }
+}
+
+/// A lease that was taken from its holder, who may yet be heard of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// What it held.
+    pub lease: Lease,
+    /// What it was to train.
+    pub plan: Option<Plan>,
+    /// So many windows from its front on were held against it.
+    pub at_risk: Windows,
+    /// Why.
+    pub cause: FreedCause,
 }
 
 /// A lease as its holder sees it.

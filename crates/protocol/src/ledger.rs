@@ -163,6 +163,21 @@ impl Ledger {
         spans
     }
 
+    /// Windows at the front of these spans, taken in order, that are free without a gap.
+    #[must_use]
+    pub fn free_prefix(&self, spans: &[Span]) -> Windows {
+        let mut free = 0;
+        for span in spans {
+            let within = self.free.range(..=span.start.0).next_back();
+            let end = within.map_or(0, |(_, end)| *end).min(span.end.0);
+            free += end.saturating_sub(span.start.0);
+            if end < span.end.0 {
+                break;
+            }
+        }
+        Windows(free)
+    }
+
     /// Moves a span from one state to another.
     ///
     /// # Errors

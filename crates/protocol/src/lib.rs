@@ -40,10 +40,12 @@ pub use command::{
 };
 pub use contribution::{Contribution, ContributionParts, Stage};
 pub use digest::{DigestFields, Mismatch, ShardIdentity};
-pub use event::{CloseReason, EndReason, Event, FreedCause, LeftReason, RefusedBecause};
+pub use event::{
+    CloseReason, EndReason, Event, ExcusedBecause, FreedCause, LeftReason, RefusedBecause, Steal,
+};
 pub use generation::GenerationInfo;
 pub use invariant::{Violation, check as check_invariants};
-pub use lease::{Lease, LeaseView, Plan};
+pub use lease::{Lease, LeaseView, Lost, Plan};
 pub use ledger::{Counts, Ledger, Ownership};
 pub use machine::{Effect, Machine, Outcome, ReplicaVitals, Volatile};
 pub use permutation::Permutation;

@@ -22,6 +22,8 @@ pub struct Pace {
     pub microwindows_per_s: u64,
     /// Checkpoints, encoding and upload of a round: what a contribution costs beside training.
     pub exchange_ms: u64,
+    /// Bytes per second of its uploads, at least 1; `None` until one was measured.
+    pub upload_bytes_per_s: Option<u64>,
 }
 
 /// What an epoch has left is shared out over so many rounds, all alike: otherwise the very last round
@@ -44,13 +46,28 @@ impl Pace {
         let newest = Self {
             microwindows_per_s: (windows_per_s * 1e6).clamp(1.0, 1e15) as u64,
             exchange_ms: times.checkpoint_ms.min(YEAR_MS) + times.upload_ms.min(YEAR_MS),
+            upload_bytes_per_s: goodput(times),
         };
         // The newest round weighs as much as all before it.
         let smooth = |last: u64, newest: u64| last.midpoint(newest).max(1);
         Some(last.map_or(newest, |last| Self {
             microwindows_per_s: smooth(last.microwindows_per_s, newest.microwindows_per_s),
             exchange_ms: smooth(last.exchange_ms, newest.exchange_ms),
+            upload_bytes_per_s: match (last.upload_bytes_per_s, newest.upload_bytes_per_s) {
+                (Some(last), Some(newest)) => Some(smooth(last, newest)),
+                (last, newest) => newest.or(last),
+            },
         }))
+    }
+
+    /// An upload took too long for what was measured: half of that may be true.
+    #[must_use]
+    pub fn with_slower_link(self) -> Self {
+        let upload_bytes_per_s = self.upload_bytes_per_s.map(|rate| (rate / 2).max(1));
+        Self {
+            upload_bytes_per_s,
+            ..self
+        }
     }
 
     /// Windows per second spent training.
@@ -64,6 +81,12 @@ impl Pace {
     pub fn exchange_s(&self) -> f64 {
         self.exchange_ms as f64 / 1e3
     }
+}
+
+fn goodput(times: &PhaseTimes) -> Option<u64> {
+    let measured = times.uploaded.0 > 0 && times.upload_ms > 0;
+    let rate = times.uploaded.0 as f64 * 1e3 / times.upload_ms.max(1) as f64;
+    measured.then_some(rate.clamp(1.0, 1e15) as u64)
 }
 
 const YEAR_MS: u64 = 366 * 86_400_000;

@@ -6,7 +6,7 @@
 
 use crate::{
     Attempts, CloseReason, Contribution, EndReason, GenerationInfo, Lease, Ledger, LeftReason,
-    Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
+    Lost, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
@@ -72,6 +72,8 @@ pub struct Replica {
     pub token: Hash,
     /// Its lease.
     pub lease: Option<LeaseId>,
+    /// The lease that it lost in the open round.
+    pub lost: Option<Lost>,
     /// What it is to train in the open round, which makes it a member of it.
     pub plan: Option<Plan>,
     /// The last round to which the name has a staged contribution.
@@ -106,6 +108,10 @@ pub struct Tally {
     pub failed: Windows,
     /// Windows that it gave back.
     pub released: Windows,
+    /// Windows of those taken back that it got again when it was heard of.
+    pub revived: Windows,
+    /// Windows that idle replicas took from its leases.
+    pub stolen: Windows,
     /// Windows that a successor took over within its predecessor's lease.
     pub inherited: Windows,
     /// Contributions that were refused after they were announced.

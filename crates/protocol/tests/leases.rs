@@ -87,13 +87,17 @@ fn an_announced_contribution_falls_with_its_lease_and_rises_with_the_next() {
         story.beat("a", Activity::Uploading, 3);
         story.pass(1, &[]);
     }
+    // Its positions are another's when it tries again.
+    story.register("b");
+    assert_eq!(story.grant("b").lease.spans[0].start.0, 0);
     let lost = Verdict::Refused(RefusedBecause::LeaseLost);
     assert_eq!(story.announce("a", &parts), Ok(lost));
     assert!(matches!(
-        story.send(Command::UploadProgress { id: parts.id() }),
+        story.send(upload(&parts, 0)),
         Err(Refusal::UnknownContribution(_))
     ));
     // The same windows, leased and trained again, are the same contribution, and welcome.
+    story.goodbye("b");
     let again = story.grant("a");
     assert_ne!(again.lease.id, grant.lease.id);
     assert_eq!(story.parts(&again, 2), parts);
@@ -101,17 +105,23 @@ fn an_announced_contribution_falls_with_its_lease_and_rises_with_the_next() {
     assert_eq!(story.complete(parts.id()), Ok(Verdict::Staged));
 }
 
+fn upload(parts: &ContributionParts, bytes: u64) -> Command {
+    let (id, bytes) = (parts.id(), hansa_base::Bytes(bytes));
+    Command::UploadProgress { id, bytes }
+}
+
 #[test]
 fn arriving_bytes_keep_lease_and_session() {
     let mut story = Story::new();
     story.register("a");
     let grant = story.grant("a");
-    let parts = story.parts(&grant, 4);
+    let parts = ContributionParts {
+        bytes: hansa_base::Bytes(100),
+        ..story.parts(&grant, 4)
+    };
     story.announce("a", &parts).unwrap();
-    for _ in 0..40 {
-        story
-            .send(Command::UploadProgress { id: parts.id() })
-            .unwrap();
+    for bytes in 0..40 {
+        story.send(upload(&parts, bytes)).unwrap();
         story.pass(1, &[]);
     }
     assert_eq!(story.complete(parts.id()), Ok(Verdict::Staged));

@@ -6,8 +6,8 @@ use crate::weights::Weights;
 use crate::world::{Happening, World};
 use hansa_base::{Hash, Windows};
 use hansa_protocol::{
-    CloseRecord, Command, Effect, End, Event, Machine, Merged, Ownership, Refusal, Reply, RunSpec,
-    State, check_invariants,
+    CloseRecord, Command, Effect, End, Event, ExcusedBecause, Machine, Merged, Ownership, Presence,
+    Refusal, RefusedBecause, Reply, RunSpec, State, check_invariants,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -213,7 +213,8 @@ impl World {
             let which = self.random.next() as usize % events.len();
             events.remove(which);
         }
-        for event in events {
+        for mut event in events {
+            self.spoil(&mut event);
             self.tell(|_| format!("    {event:?}"));
             match &event {
                 Event::EvaluationLost { .. } => self.seen.evaluations_lost += 1,
@@ -223,6 +224,17 @@ impl World {
                     let twin = &self.coordinator.twin;
                     let left_out = quarantined(twin);
                     self.coordinator.left_out.extend(left_out);
+                }
+                Event::Stolen(_) => self.seen.steals += 1,
+                Event::Revived { .. } => self.seen.revivals += 1,
+                Event::Absolved { .. } => self.seen.absolved += 1,
+                Event::Excused { because, .. } => {
+                    let hung = *because == ExcusedBecause::NoProgress;
+                    self.seen.excused_without_progress += u64::from(hung);
+                }
+                Event::Refused { because, .. } => {
+                    let slow = *because == RefusedBecause::TooSlow;
+                    self.seen.uploads_too_slow += u64::from(slow);
                 }
                 Event::Marked { lease, .. } => {
                     let lease = self.coordinator.twin.leases.get(lease);
@@ -250,6 +262,36 @@ impl World {
             self.coordinator.snapshot = (length, self.coordinator.twin.clone());
         }
         self.check_state();
+    }
+
+    /// Deliberate bugs of the coordinator's decisions.
+    fn spoil(&self, event: &mut Event) {
+        let twin = &self.coordinator.twin;
+        match (self.options.mutation, event) {
+            (Some(Mutation::StealsAcrossTheMark), Event::Stolen(steal)) => {
+                let victim = twin.leases.get(&steal.from);
+                let all = victim.map_or(steal.windows, |lease| lease.left());
+                steal.windows = all;
+            }
+            (Some(Mutation::RevivesWhatIsTaken), Event::Revived { key, windows, .. }) => {
+                let lost = twin.replica(*key).and_then(|r| r.lost.as_ref());
+                *windows = lost.map_or(*windows, |lost| lost.lease.left());
+            }
+            (Some(Mutation::RevivesWhatIsTaken), absolved @ Event::Absolved { .. }) => {
+                let Event::Absolved { key } = *absolved else {
+                    return;
+                };
+                let replica = twin.replica(key).filter(|r| r.presence == Presence::Live);
+                if let Some((replica, lost)) = replica.and_then(|r| Some((r, r.lost.as_ref()?))) {
+                    *absolved = Event::Revived {
+                        key,
+                        incarnation: replica.incarnation,
+                        windows: lost.lease.left(),
+                    };
+                }
+            }
+            _ => {}
+        }
     }
 
     fn check_state(&mut self) {

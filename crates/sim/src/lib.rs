@@ -65,6 +65,10 @@ pub enum Mutation {
     KeepsBadMoments,
     /// A step that was reported is not in the weights.
     LosesAStep,
+    /// A steal takes what its victim may be training, too.
+    StealsAcrossTheMark,
+    /// A lease is revived with what others have got since.
+    RevivesWhatIsTaken,
 }
 
 /// What came of a seed.

@@ -3,7 +3,7 @@
 use crate::host::Life;
 use crate::weights::Weights;
 use crate::world::{Happening, World};
-use hansa_base::Hash;
+use hansa_base::{Bytes, Hash};
 use hansa_protocol::replica::{Call, CallFailed, CallNo, Input};
 use hansa_protocol::{Command, Problem, Refusal, Register, Reply};
 
@@ -12,6 +12,8 @@ pub type Answer = Result<Reply, Refusal>;
 /// How long a client waits.
 const TIMEOUT_MS: u64 = 1500;
 const UPLOAD_TIMEOUT_MS: u64 = 6000;
+/// What a payload counts as.
+pub const PAYLOAD_BYTES: u64 = 10_000;
 
 /// A message to the coordinator.
 #[derive(Clone, Debug)]
@@ -25,7 +27,8 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub enum Asked {
     Command(Box<Command>),
-    Chunk(Hash),
+    /// The id, and how many bytes are there with it.
+    Chunk(Hash, u64),
     Complete(Hash, Hash, Box<Weights>),
 }
 
@@ -75,9 +78,10 @@ impl World {
             return self.fail(format!("payload {} is not on the disk", payload.short()));
         };
         let mut later = 0;
-        for _ in 0..self.random.between(0, 3) {
+        let chunks = self.random.between(0, 3);
+        for n in 0..chunks {
             later += self.random.between(50, 900);
-            let what = Asked::Chunk(id);
+            let what = Asked::Chunk(id, PAYLOAD_BYTES * (n + 1) / (chunks + 1));
             self.send(
                 Request {
                     life,
@@ -145,8 +149,9 @@ impl World {
         } = request;
         let (answer, ends) = match what {
             Asked::Command(command) => (self.command(*command), true),
-            Asked::Chunk(id) => {
-                let answer = self.command(Command::UploadProgress { id });
+            Asked::Chunk(id, bytes) => {
+                let bytes = Bytes(bytes);
+                let answer = self.command(Command::UploadProgress { id, bytes });
                 let refused = matches!(answer, Some(Err(_)));
                 if !refused {
                     self.after(1, Happening::Reports(life, Input::Advanced(self.now)));

@@ -56,6 +56,16 @@ seen! {
     stops,
     /// A second one.
     second_stops,
+    /// An idle replica took the tail of another's lease.
+    steals,
+    /// A lost lease was given back to its holder.
+    revivals,
+    /// A loss that was none, without a lease to give back.
+    absolved,
+    /// A member without a lease was no longer waited for.
+    excused_without_progress,
+    /// An upload took more than twice its time.
+    uploads_too_slow,
     /// A mark was raised for a replica that had one.
     marks_raised,
     /// A replica came to its mark before that was raised.

@@ -2,6 +2,7 @@
 
 use crate::Mutation;
 use crate::host::{Host, Life, Process};
+use crate::network::PAYLOAD_BYTES;
 use crate::weights::Weights;
 use crate::world::{Happening, World};
 use hansa_base::{Bytes, Hash, Tokens, Windows};
@@ -280,7 +281,7 @@ impl World {
         let mut delta = trainer.weights.clone();
         delta.add_all(&model.unwrap_or_default(), -1);
         let payload = delta.hash("payload", salt);
-        let bytes = Bytes(1);
+        let bytes = Bytes(PAYLOAD_BYTES);
         self.write_later(
             life,
             DiskWrite::Payload(payload, delta),

@@ -101,3 +101,16 @@ fn moments_of_a_refused_phase_are_found() {
 fn a_step_that_is_reported_but_not_taken_is_found() {
     finds(Mutation::LosesAStep, "invariant 12");
 }
+
+#[test]
+fn a_steal_across_the_mark_is_found() {
+    finds(Mutation::StealsAcrossTheMark, "invariant 7");
+}
+
+#[test]
+fn a_revival_of_what_was_retrained_is_found() {
+    finds(
+        Mutation::RevivesWhatIsTaken,
+        "were to go from Free to Leased",
+    );
+}

@@ -6,8 +6,9 @@ use hansa_base::{
     Tokens, Windows,
 };
 use hansa_protocol::{
-    CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event, FreedCause,
-    LeftReason, OuterStep, PhaseTimes, Plan, RefusedBecause, Span,
+    CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event,
+    ExcusedBecause, FreedCause, LeftReason, OuterStep, PhaseTimes, Plan, RefusedBecause, Span,
+    Steal,
 };
 
 use crate::mirror::{mirror_enum, mirror_struct};
@@ -35,7 +36,7 @@ mirror_enum!(EventJson = Event {
     struct Quarantined { spans: Vec<Span> }
     struct LetOut { windows: Vec<u64> }
     struct Planned { key: ReplicaKey, plan: Plan }
-    struct Excused { key: ReplicaKey }
+    struct Excused { key: ReplicaKey, because: ExcusedBecause }
     struct Announced {
         no: ContributionNo,
         key: ReplicaKey,
@@ -55,9 +56,26 @@ mirror_enum!(EventJson = Event {
         tokens: Tokens,
     }
     struct EpochStarted { epoch: Epoch }
+    struct Revived { key: ReplicaKey, incarnation: Incarnation, windows: Windows }
+    struct Absolved { key: ReplicaKey }
+    tuple Stolen(steal: Steal)
     tuple Closed(record: CloseRecord)
     tuple Ending(reason: EndReason)
     unit Ended
+});
+mirror_struct!(
+    StealJson = Steal {
+        from: LeaseId,
+        mark: Windows,
+        windows: Windows,
+        lease: LeaseId,
+        key: ReplicaKey,
+        incarnation: Incarnation,
+    }
+);
+mirror_enum!(ExcusedBecauseJson = ExcusedBecause {
+    unit NothingFree
+    unit NoProgress
 });
 mirror_enum!(LeftReasonJson = LeftReason {
     unit Goodbye

@@ -8,9 +8,9 @@ use hansa_base::{
 };
 use hansa_protocol::{
     Attempt, Attempts, CloseReason, CloseRecord, Contribution, ContributionParts, EndReason,
-    Evaluation, Evaluations, GenerationInfo, Lease, Ledger, LeftReason, Ownership, Pace,
-    PhaseTimes, Plan, Presence, Replica, Round, RoundPhase, RoundSummary, Span, Stage, State,
-    Tally, Verdict,
+    Evaluation, Evaluations, FreedCause, GenerationInfo, Lease, Ledger, LeftReason, Lost,
+    Ownership, Pace, PhaseTimes, Plan, Presence, Replica, Round, RoundPhase, RoundSummary, Span,
+    Stage, State, Tally, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,7 @@ mirror_struct!(ReplicaJson = Replica {
     presented: Option<Hash>,
     token: Hash,
     lease: Option<LeaseId>,
+    lost: Option<Lost>,
     plan: Option<Plan>,
     contributed: Option<Generation>,
     decided: Option<(Hash, Verdict)>,
@@ -54,9 +55,16 @@ mirror_struct!(ReplicaJson = Replica {
 mirror_struct!(
     PaceJson = Pace {
         microwindows_per_s: u64,
-        exchange_ms: u64
+        exchange_ms: u64,
+        upload_bytes_per_s: Option<u64>,
     }
 );
+mirror_struct!(LostJson = Lost {
+    lease: Lease,
+    plan: Option<Plan>,
+    at_risk: Windows,
+    cause: FreedCause,
+});
 mirror_enum!(PresenceJson = Presence {
     tuple Left(reason: LeftReason)
     unit Live
@@ -68,6 +76,8 @@ mirror_struct!(
         reclaimed: Windows,
         failed: Windows,
         released: Windows,
+        revived: Windows,
+        stolen: Windows,
         inherited: Windows,
         refused: u32,
         incarnations: u32,
@@ -76,9 +86,7 @@ mirror_struct!(
 mirror_struct!(
     AttemptJson = Attempt {
         end: Position,
-        count: u32,
-        first: ReplicaKey,
-        others: bool,
+        lost_with: Vec<ReplicaKey>,
         together: Windows,
     }
 );

@@ -111,6 +111,8 @@ pub struct ReplicaStatus {
     pub tokens_per_s: Option<f64>,
     /// Its lease.
     pub lease: Option<LeaseStatus>,
+    /// Why it lost its lease, if it did in the open round.
+    pub lost: Option<String>,
     /// The open round is being waited for this replica.
     pub awaited: bool,
     /// It has contributed to the open round.
@@ -141,6 +143,10 @@ pub struct TallyStatus {
     pub reclaimed: u64,
     /// Given back.
     pub released: u64,
+    /// Taken back, and given to it again when it was heard of.
+    pub revived: u64,
+    /// Taken from its leases by idle replicas.
+    pub stolen: u64,
     /// Taken over from a predecessor's lease.
     pub inherited: u64,
     /// Contributions refused after they were announced.

@@ -6,7 +6,7 @@ use hansa_base::{
     Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, Steps, Tokens, Windows,
 };
 use hansa_protocol::{
-    Activity, Announce, Caller, ContributionParts, DigestFields, EndReason, Evaluated,
+    Activity, Announce, Caller, ContributionParts, DigestFields, EndReason, Evaluated, FreedCause,
     GenerationInfo, Grant, Heartbeat, LeaseAnswer, LeaseRequest, LeaseView, Mismatch, PhaseTimes,
     Plan, Progress, Refusal, RefusedBecause, Registered, ShardIdentity, Span, Standing, Verdict,
     Wait,
@@ -94,6 +94,7 @@ mirror_struct!(
         upload_ms: u64,
         wait_ms: u64,
         trained: Windows,
+        uploaded: Bytes,
     }
 );
 mirror_struct!(ContributionPartsJson = ContributionParts {
@@ -185,6 +186,7 @@ mirror_enum!(ActivityJson = Activity {
 });
 mirror_struct!(StandingJson = Standing {
     lease: Option<LeaseView>,
+    lost: Option<FreedCause>,
     current: GenerationInfo,
     merging: bool,
     ending: Option<EndReason>,
@@ -219,6 +221,7 @@ mirror_enum!(RefusedBecauseJson = RefusedBecause {
     unit Gate
     unit NotFinite
     unit RunEnding
+    unit TooSlow
 });
 mirror_enum!(EndReasonJson = EndReason {
     unit Rounds

@@ -127,6 +127,7 @@ fn answers_come_back() {
     check(LeaseAnswer::Evaluate(Generation(1)));
     check(LeaseAnswer::Finish(EndReason::Epochs));
     check(Standing {
+        lost: Some(FreedCause::LeaseExpired),
         lease: Some(lease),
         current,
         merging: true,

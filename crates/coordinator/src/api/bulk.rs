@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hansa_base::{Hash, ReplicaId};
+use hansa_base::{Bytes, Hash, ReplicaId};
 use hansa_protocol::{Command, Machine, Problem, Reply, Stage, Verdict};
 use hansa_store::{Blob, StoreError, Upload, UploadId};
 use hansa_transfer::MissingChunks;
@@ -176,20 +176,23 @@ pub(super) async fn chunk(
     if let Known::Announced { payload } = look_up(&app, &scope, id).await?
         && let Place::Upload(upload) = place_of(&app, id, payload).await?
     {
+        let place = upload.clone();
         let taken = receive_chunk(upload, index, body.into_data_stream(), STALL_MAX).await;
+        let received = Bytes(place.received_bytes());
         taken.map_err(|error| {
             let (status, code) = error.status_and_code();
             Refused::plain(status, code, error)
         })?;
-        report_progress(&app, id).await?;
+        report_progress(&app, id, received).await?;
     }
     Ok(json(&Done {}))
 }
 
-async fn report_progress(app: &SharedApp, id: Hash) -> Result<(), Refused> {
+async fn report_progress(app: &SharedApp, id: Hash, bytes: Bytes) -> Result<(), Refused> {
     if app.shell.pace.is_due(id) {
         // Its refusal means that the contribution is decided; the next request will say so.
-        let _ = app.mailbox.command(Command::UploadProgress { id }).await?;
+        let progress = Command::UploadProgress { id, bytes };
+        let _ = app.mailbox.command(progress).await?;
     }
     Ok(())
 }
@@ -215,6 +218,10 @@ pub(super) async fn complete(
 /// Makes the bytes durable and passes them through the gate; says meanwhile that this is going on.
 async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Option<Problem>, Refused> {
     let place = place_of(app, id, payload).await?;
+    let received = Bytes(match &place {
+        Place::Upload(upload) => upload.received_bytes(),
+        Place::Stored(blob) => blob.manifest().total_bytes(),
+    });
     let shell = app.shell.clone();
     let work = move || {
         let blob = match place {
@@ -226,7 +233,7 @@ async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Option<Proble
     let work = off_the_network(work);
     tokio::pin!(work);
     loop {
-        report_progress(app, id).await?;
+        report_progress(app, id, received).await?;
         if let Ok(result) = tokio::time::timeout(CHECK_REPORT_EVERY, &mut work).await {
             return Ok(result?);
         }

@@ -27,7 +27,7 @@ impl Machine {
                         left -= end - piece.start.0;
                         chosen.push(Span::new(piece.start.0, end));
                     }
-                    Some(attempt) if alone && attempt.count < LOST_OFTEN => {
+                    Some(attempt) if alone && attempt.count() < LOST_OFTEN => {
                         return head(piece, attempt.retry().min(windows));
                     }
                     Some(attempt) => {

@@ -1,15 +1,16 @@
 //! Deadlines. They live only here, on the coordinator's monotonic clock, and start afresh after a
 //! restart or a stall: nobody loses a lease because the coordinator was away.
 
+use super::upload::{Upload, uploads};
 use crate::{GraceRule, PhaseTimes, Progress, RoundSummary, RunSpec, State};
-use hansa_base::{LeaseId, MonoMs, ReplicaKey};
+use hansa_base::{ContributionNo, MonoMs, ReplicaKey};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clocks {
-    /// When each lease is lost without progress.
-    pub leases: BTreeMap<LeaseId, MonoMs>,
+    /// When each lease holder and each member of the open round is given up without progress.
+    pub work: BTreeMap<ReplicaKey, MonoMs>,
     /// When each live incarnation is given up without a call.
     pub sessions: BTreeMap<ReplicaKey, MonoMs>,
     /// When the round closes without those who have not contributed.
@@ -18,6 +19,8 @@ pub(super) struct Clocks {
     pub started: BTreeMap<ReplicaKey, MonoMs>,
     /// When the evaluation that is due is taken from whom was asked, or given up at the run's end.
     pub evaluation: Option<MonoMs>,
+    /// Announced contributions whose bytes are awaited.
+    pub uploads: BTreeMap<ContributionNo, Upload>,
     /// The last tick: a long gap is a stall of the coordinator itself.
     pub ticked: MonoMs,
 }
@@ -25,10 +28,12 @@ pub(super) struct Clocks {
 impl Clocks {
     pub fn fresh(spec: &RunSpec, state: &State, now: MonoMs) -> Self {
         let timing = &spec.timing;
-        let lease = now.after(timing.ttl_max);
+        let work = now.after(timing.ttl_max);
+        let holders = state.leases.values().map(|lease| lease.key);
+        let members = state.awaited().map(|(key, _)| key);
         let session = now.after(timing.session_ttl);
         Self {
-            leases: state.leases.keys().map(|id| (*id, lease)).collect(),
+            work: holders.chain(members).map(|key| (key, work)).collect(),
             sessions: state.live().map(|(key, _)| (key, session)).collect(),
             grace: (!state.round.staged.is_empty()).then(|| now.after(grace(spec, state))),
             // Whoever has a plan may be training by it.
@@ -37,6 +42,7 @@ impl Clocks {
                 .evaluations
                 .due
                 .map(|_| now.after(timing.evaluation_budget)),
+            uploads: uploads(spec, state, now),
             ticked: now,
         }
     }
@@ -46,9 +52,9 @@ impl Clocks {
             .insert(key, now.after(spec.timing.session_ttl));
     }
 
-    /// Moves a lease's deadline out, never in.
-    pub fn renew(&mut self, lease: LeaseId, now: MonoMs, ttl: Duration) {
-        let deadline = self.leases.entry(lease).or_default();
+    /// Moves a deadline out, never in.
+    pub fn renew(&mut self, key: ReplicaKey, now: MonoMs, ttl: Duration) {
+        let deadline = self.work.entry(key).or_default();
         *deadline = (*deadline).max(now.after(ttl));
     }
 
@@ -67,7 +73,15 @@ pub(super) fn lease_ttl(spec: &RunSpec, progress: Option<&Progress>) -> Duration
     let step = progress.and_then(|p| p.step).unwrap_or_default();
     let rtt = progress.and_then(|p| p.rtt).unwrap_or_default();
     let report = step.max(timing.heartbeat_every()).as_secs_f64();
-    let ttl_s = timing.alpha * report + timing.beta * rtt.as_secs_f64();
+    clamped(
+        spec,
+        timing.alpha * report + timing.beta * rtt.as_secs_f64(),
+    )
+}
+
+/// So many seconds, within the shortest and the longest lease.
+pub(super) fn clamped(spec: &RunSpec, ttl_s: f64) -> Duration {
+    let timing = &spec.timing;
     // A measured time comes from the network: clamp before it becomes a duration.
     let (least, most) = (timing.ttl_min.as_secs_f64(), timing.ttl_max.as_secs_f64());
     Duration::from_secs_f64(ttl_s.clamp(least, most))

@@ -1,6 +1,6 @@
 //! Contributions: announced, uploaded, staged. And the goodbye that ends a replica cleanly.
 
-use super::clocks::{grace, lease_ttl};
+use super::clocks::grace;
 use super::{Answer, Effect, Machine};
 use crate::{
     Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Problem, Refusal,
@@ -13,10 +13,12 @@ impl Machine {
         let key = self.authenticate(now, &announce.caller)?;
         let parts = announce.parts;
         let id = parts.id();
+        self.revive_for(now, key, &parts)?;
         let fits = self.check_announcement(key, &parts);
         match self.known_verdict(key, id)? {
             Some(verdict) if fits.is_err() || stays(&verdict) => {
-                self.renew_lease(now, key)?;
+                self.watch_upload(now, key);
+                self.renew(now, key);
                 return Ok(Reply::Verdict(verdict));
             }
             _ => fits?,
@@ -37,7 +39,8 @@ impl Machine {
             incarnation,
             parts,
         })?;
-        self.renew_lease(now, key)?;
+        self.renew(now, key);
+        self.watch_upload(now, key);
         Ok(Reply::Verdict(Verdict::Upload))
     }
 
@@ -104,16 +107,6 @@ impl Machine {
         Ok(())
     }
 
-    pub(super) fn upload_progress(&mut self, now: MonoMs, id: Hash) -> Answer {
-        let Some((_, contribution)) = self.state.contribution(id) else {
-            return Err(Refusal::UnknownContribution(id));
-        };
-        let key = contribution.key;
-        self.clocks.heard(&self.spec, key, now);
-        self.renew_lease(now, key)?;
-        Ok(Reply::Done)
-    }
-
     pub(super) fn upload_complete(
         &mut self,
         now: MonoMs,
@@ -142,7 +135,7 @@ impl Machine {
             }
         }
         self.emit(Event::Staged { no })?;
-        self.renew_lease(now, key)?;
+        self.renew(now, key);
         if self.state.round.staged.len() == 1 {
             self.clocks.grace = Some(now.after(grace(&self.spec, &self.state)));
         }
@@ -163,12 +156,13 @@ impl Machine {
         verdict.ok_or(Refusal::UnknownContribution(id))
     }
 
-    fn renew_lease(&mut self, now: MonoMs, key: ReplicaKey) -> Result<(), Refusal> {
-        if let Some(lease) = self.replica(key)?.lease {
-            let ttl = lease_ttl(&self.spec, self.vitals.get(&key).map(|v| &v.progress));
-            self.clocks.renew(lease, now, ttl);
+    /// Moves the deadline of a replica that showed progress out, if it has anything to lose.
+    pub(super) fn renew(&mut self, now: MonoMs, key: ReplicaKey) {
+        let works = |replica: &crate::Replica| replica.lease.is_some() || replica.plan.is_some();
+        if self.state.replica(key).is_some_and(works) {
+            let budget = self.budget(key, self.vitals.get(&key).map(|v| &v.progress));
+            self.clocks.renew(key, now, budget);
         }
-        Ok(())
     }
 
     pub(super) fn goodbye(&mut self, now: MonoMs, caller: &Caller) -> Answer {
@@ -245,7 +239,7 @@ impl Machine {
             cause,
             at_risk,
         })?;
-        self.clocks.leases.remove(&lease);
+        self.clocks.work.remove(&key);
         self.reported.remove(&lease);
         self.quarantine_poison()
     }

@@ -1,6 +1,6 @@
 //! Heartbeats: a sign of life, and of progress. Only progress renews a lease.
 
-use super::clocks::lease_ttl;
+use super::clocks::{clamped, lease_ttl};
 use super::{Answer, Machine, ReplicaVitals};
 use crate::{Activity, Heartbeat, Progress, Reply, RoundPhase, Standing};
 use hansa_base::{MonoMs, ReplicaKey};
@@ -10,19 +10,23 @@ impl Machine {
     pub(super) fn heartbeat(&mut self, now: MonoMs, heartbeat: &Heartbeat) -> Answer {
         let key = self.authenticate(now, &heartbeat.caller)?;
         let progress = heartbeat.progress;
-        if self.note_progress(now, key, progress)
-            && let Some(lease) = self.replica(key)?.lease
-        {
-            self.clocks.renew(lease, now, self.budget(&progress));
+        let progressed = self.note_progress(now, key, progress);
+        if let (true, Some((lease, cursor))) = (progressed, heartbeat.at) {
+            self.revive(now, key, lease, cursor)?;
         }
-        if let Some((lease, cursor)) = heartbeat.at
-            && self.replica(key)?.lease == Some(lease)
-        {
-            self.raise_mark(key, cursor)?;
+        if progressed {
+            self.renew(now, key);
+        }
+        if let Some(held) = self.replica(key)?.lease {
+            self.reported.insert(held);
+            if let Some((_, cursor)) = heartbeat.at.filter(|(lease, _)| *lease == held) {
+                self.raise_mark(key, cursor)?;
+            }
         }
         let waiting = progress.activity == Activity::Waiting;
         Ok(Reply::Standing(Standing {
             lease: self.state.lease_of(key).map(crate::Lease::view),
+            lost: self.replica(key)?.lost.as_ref().map(|lost| lost.cause),
             current: self.state.current,
             merging: self.state.round.phase != RoundPhase::Open,
             ending: self.state.ending,
@@ -37,7 +41,7 @@ impl Machine {
             } else {
                 self.spec.timing.heartbeat_every()
             },
-            ttl: lease_ttl(&self.spec, Some(&progress)),
+            ttl: self.budget(key, Some(&progress)),
         }))
     }
 
@@ -62,17 +66,27 @@ impl Machine {
         !same || progress.activity == Activity::Waiting
     }
 
-    /// How long the reported activity may go on before the next sign of progress.
-    fn budget(&self, progress: &Progress) -> Duration {
-        match progress.activity {
-            Activity::Starting | Activity::Checkpointing | Activity::Leaving => {
-                self.spec.timing.ttl_max
+    /// How long an activity may go on before its next sign of progress. Steps and bytes are counted:
+    /// a report of theirs is due with each heartbeat, or step. What counts nothing must end in time:
+    /// in that which was measured of it, where that is known.
+    pub(super) fn budget(&self, key: ReplicaKey, progress: Option<&Progress>) -> Duration {
+        let timing = &self.spec.timing;
+        let activity = progress.map(|progress| progress.activity);
+        match activity {
+            Some(Activity::Starting | Activity::Leaving) => timing.ttl_max,
+            Some(Activity::Checkpointing) => {
+                let pace = self.state.replica(key).and_then(|replica| replica.pace);
+                pace.map_or(timing.ttl_max, |pace| {
+                    clamped(&self.spec, timing.alpha * pace.exchange_s())
+                })
             }
-            Activity::Evaluating => self.spec.timing.evaluation_budget,
-            Activity::Training
-            | Activity::Downloading
-            | Activity::Uploading
-            | Activity::Waiting => lease_ttl(&self.spec, Some(progress)),
+            Some(Activity::Evaluating) => timing.evaluation_budget.max(timing.ttl_min),
+            Some(Activity::Downloading | Activity::Uploading) => {
+                let step = None;
+                let moving = progress.map(|progress| Progress { step, ..*progress });
+                lease_ttl(&self.spec, moving.as_ref())
+            }
+            Some(Activity::Training | Activity::Waiting) | None => lease_ttl(&self.spec, progress),
         }
     }
 }

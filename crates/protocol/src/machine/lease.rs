@@ -1,19 +1,17 @@
 //! Lease requests: what a replica is to do next.
 
-use super::clocks::lease_ttl;
 use super::{Answer, Machine};
 use crate::phase::Wanted;
-use crate::{Event, Grant, LeaseAnswer, LeaseRequest, Refusal, Reply, RoundPhase, Wait};
+use crate::{
+    Event, ExcusedBecause, Grant, LeaseAnswer, LeaseRequest, Refusal, Reply, RoundPhase, Wait,
+};
 use hansa_base::{LeaseId, MonoMs, ReplicaKey, Windows};
 
 impl Machine {
     pub(super) fn lease(&mut self, now: MonoMs, request: LeaseRequest) -> Answer {
         let key = self.authenticate(now, &request.caller)?;
         self.note_times(key, &request)?;
-        if let Some(lease) = self.replica(key)?.lease {
-            let ttl = lease_ttl(&self.spec, self.vitals.get(&key).map(|v| &v.progress));
-            self.clocks.renew(lease, now, ttl);
-        }
+        self.renew(now, key);
         let answer = self.next_task(now, key, &request)?;
         Ok(Reply::Lease(answer))
     }
@@ -53,6 +51,13 @@ impl Machine {
             Err(wait) => return Ok(LeaseAnswer::Wait(wait)),
         };
         self.top_up(now, key, wanted)?;
+        if self
+            .state
+            .lease_of(key)
+            .is_none_or(|lease| lease.spans.is_empty())
+        {
+            self.steal(now, key, wanted)?;
+        }
         let Some(lease) = self.state.lease_of(key).filter(|l| !l.spans.is_empty()) else {
             return self.excuse(now, key);
         };
@@ -104,14 +109,14 @@ impl Machine {
             incarnation,
             spans,
         })?;
-        let ttl = lease_ttl(&self.spec, self.vitals.get(&key).map(|v| &v.progress));
-        self.clocks.renew(lease, now, ttl);
+        self.renew(now, key);
         Ok(())
     }
 
     fn excuse(&mut self, now: MonoMs, key: ReplicaKey) -> Result<LeaseAnswer, Refusal> {
         if self.replica(key)?.plan.is_some() {
-            self.emit(Event::Excused { key })?;
+            let because = ExcusedBecause::NothingFree;
+            self.emit(Event::Excused { key, because })?;
             self.close_if_due(now)?;
         }
         Ok(LeaseAnswer::Wait(Wait::NothingFree))

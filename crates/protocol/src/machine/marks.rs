@@ -70,7 +70,16 @@ impl Machine {
         Some(Windows(lead.max(step).min(1e12).ceil() as u64))
     }
 
-    pub(super) fn step_of(&self, plan: Plan, ranks: u32) -> Windows {
+    /// Windows at the end of a lease that its holder does not touch. Until it was heard of after a
+    /// restart, that is none: it might know of a mark that this coordinator has forgotten.
+    pub(super) fn beyond_mark(&self, lease: &Lease) -> Windows {
+        if self.reported.contains(&lease.id) {
+            return Windows(lease.end().0 - lease.mark.0);
+        }
+        Windows(0)
+    }
+
+    fn step_of(&self, plan: Plan, ranks: u32) -> Windows {
         let step = self.spec.micro_batch(ranks).0;
         Windows(step.saturating_mul(u64::from(plan.accumulation)).max(1))
     }

@@ -13,7 +13,10 @@ mod marks;
 mod plan;
 mod publish;
 mod register;
+mod revive;
+mod steal;
 mod tick;
+mod upload;
 mod volatile;
 
 use crate::{
@@ -123,7 +126,7 @@ impl Machine {
             Command::Lease(request) => self.lease(now, request),
             Command::Heartbeat(heartbeat) => self.heartbeat(now, &heartbeat),
             Command::Announce(announce) => self.announce(now, announce),
-            Command::UploadProgress { id } => self.upload_progress(now, id),
+            Command::UploadProgress { id, bytes } => self.upload_progress(now, id, bytes),
             Command::UploadComplete { id, problem } => self.upload_complete(now, id, problem),
             Command::LetOut { windows } => self.let_out(windows),
             Command::Evaluated(evaluated) => self.evaluated(now, &evaluated),
@@ -165,6 +168,7 @@ impl Machine {
             return Err(Refusal::Fenced { replica });
         }
         if presence != Presence::Live {
+            self.absolve_the_gone(key)?;
             return Err(Refusal::Gone { replica });
         }
         self.clocks.heard(&self.spec, key, now);

@@ -28,7 +28,7 @@ impl Machine {
         self.clocks.started.clear();
         self.end_epoch(now)?;
         if self.state.ending.is_none() {
-            self.carry_members_over(&members)?;
+            self.carry_members_over(now, &members)?;
         }
         Ok(Reply::Done)
     }
@@ -55,10 +55,12 @@ impl Machine {
     }
 
     /// Who took part goes on: the next round waits for it while it downloads.
-    fn carry_members_over(&mut self, members: &[ReplicaKey]) -> Result<(), Refusal> {
-        self.next_plans(members)
-            .into_iter()
-            .try_for_each(|(key, plan)| self.emit(Event::Planned { key, plan }))
+    fn carry_members_over(&mut self, now: MonoMs, members: &[ReplicaKey]) -> Result<(), Refusal> {
+        for (key, plan) in self.next_plans(members) {
+            self.emit(Event::Planned { key, plan })?;
+            self.renew(now, key);
+        }
+        Ok(())
     }
 
     pub(super) fn epoch_is_done(&self) -> bool {
@@ -81,7 +83,6 @@ impl Machine {
 
     fn turn_epoch(&mut self) -> Result<(), Refusal> {
         if self.epoch_is_done() {
-            self.clocks.leases.clear();
             self.reported.clear();
             let epoch = self.state.epoch.next();
             self.emit(Event::EpochStarted { epoch })?;

@@ -28,10 +28,7 @@ impl Machine {
             Standing::Successor(key) => self.admit(key, register, true)?,
         };
         self.clocks.heard(&self.spec, key, now);
-        if let Some(lease) = self.replica(key)?.lease {
-            let ttl = super::clocks::lease_ttl(&self.spec, None);
-            self.clocks.renew(lease, now, ttl);
-        }
+        self.renew(now, key);
         self.registered_answer(key)
     }
 

@@ -3,8 +3,8 @@
 use super::clocks::Clocks;
 use super::{Answer, Effect, Machine};
 use crate::{
-    CloseReason, CloseRecord, ClosedContribution, Event, FreedCause, Lease, LeftReason, OuterStep,
-    Refusal, RefusedBecause, Reply, RoundPhase, Stage,
+    CloseReason, CloseRecord, ClosedContribution, Event, ExcusedBecause, FreedCause, Lease,
+    LeftReason, OuterStep, Refusal, RefusedBecause, Reply, RoundPhase, Stage,
 };
 use hansa_base::{ContributionNo, MonoMs, ReplicaKey};
 
@@ -18,7 +18,8 @@ impl Machine {
         }
         let many = self.many_end_at_once(now);
         self.expire_sessions(now, many)?;
-        self.expire_leases(now, many)?;
+        self.expire_work(now, many)?;
+        self.expire_uploads(now)?;
         self.end_epoch_if_done(now)?;
         self.expire_evaluation(now)?;
         self.close_if_due(now)?;
@@ -29,7 +30,7 @@ impl Machine {
     fn many_end_at_once(&self, now: MonoMs) -> bool {
         let over = |end: Option<&MonoMs>| end.is_some_and(|end| *end <= now);
         let ends = |lease: &&Lease| {
-            over(self.clocks.leases.get(&lease.id)) || over(self.clocks.sessions.get(&lease.key))
+            over(self.clocks.work.get(&lease.key)) || over(self.clocks.sessions.get(&lease.key))
         };
         let ending = self.state.leases.values().filter(ends).count();
         ending > 1 && ending * 2 >= self.state.leases.len()
@@ -51,23 +52,22 @@ impl Machine {
             .try_for_each(|key| self.leave(key, LeftReason::SessionExpired, cause))
     }
 
-    fn expire_leases(&mut self, now: MonoMs, many: bool) -> Result<(), Refusal> {
-        let over: Vec<_> = self
-            .clocks
-            .leases
-            .iter()
-            .filter(|(_, end)| **end <= now)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in over {
-            self.clocks.leases.remove(&id);
-            if let Some(key) = self.state.leases.get(&id).map(|lease| lease.key) {
-                let cause = if many {
-                    FreedCause::ManyAtOnce
-                } else {
-                    FreedCause::LeaseExpired
-                };
-                self.free_lease(key, cause)?;
+    /// Who shows no progress loses its lease, and leaves the round even if it has none.
+    fn expire_work(&mut self, now: MonoMs, many: bool) -> Result<(), Refusal> {
+        let work = &self.clocks.work;
+        let over = work.iter().filter(|(_, end)| **end <= now);
+        let over: Vec<ReplicaKey> = over.map(|(key, _)| *key).collect();
+        for key in over {
+            self.clocks.work.remove(&key);
+            let cause = if many {
+                FreedCause::ManyAtOnce
+            } else {
+                FreedCause::LeaseExpired
+            };
+            self.free_lease(key, cause)?;
+            if self.state.awaited().any(|(awaited, _)| awaited == key) {
+                let because = ExcusedBecause::NoProgress;
+                self.emit(Event::Excused { key, because })?;
             }
         }
         Ok(())

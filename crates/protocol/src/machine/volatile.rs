@@ -2,18 +2,20 @@
 
 use super::Machine;
 use crate::Activity;
-use hansa_base::{LeaseId, MonoMs, ReplicaKey};
+use hansa_base::{ContributionNo, LeaseId, MonoMs, ReplicaKey};
 use std::time::Duration;
 
 /// Deadlines and reports; times are distances from now, and zero once they are over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Volatile {
-    /// How long each lease lives without progress.
-    pub leases: Vec<(LeaseId, Duration)>,
+    /// How long each lease holder and member of the open round lives without progress.
+    pub work: Vec<(ReplicaKey, Duration)>,
     /// How long each live incarnation lives without a call.
     pub sessions: Vec<(ReplicaKey, Duration)>,
     /// When the round closes without those who have not contributed.
     pub grace: Option<Duration>,
+    /// How long each announced contribution has until it is refused as too slow.
+    pub uploads: Vec<(ContributionNo, Duration)>,
     /// Members of the open round that were told what to train.
     pub started: Vec<ReplicaKey>,
     /// Leases whose holder was heard of since this machine began.
@@ -30,10 +32,10 @@ impl Machine {
         let vitals = self.vitals.iter();
         let left = |at: &MonoMs| at.since(now);
         Volatile {
-            leases: clocks
-                .leases
+            work: clocks
+                .work
                 .iter()
-                .map(|(id, at)| (*id, left(at)))
+                .map(|(key, at)| (*key, left(at)))
                 .collect(),
             sessions: clocks
                 .sessions
@@ -41,6 +43,11 @@ impl Machine {
                 .map(|(key, at)| (*key, left(at)))
                 .collect(),
             grace: clocks.grace.as_ref().map(left),
+            uploads: clocks
+                .uploads
+                .iter()
+                .map(|(no, upload)| (*no, left(&upload.ends())))
+                .collect(),
             started: clocks.started.keys().copied().collect(),
             reported: self.reported.iter().copied().collect(),
             reports: vitals

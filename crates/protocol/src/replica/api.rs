@@ -2,8 +2,8 @@
 
 use crate::replica::{LocalState, RegistrationRecord};
 use crate::{
-    Announce, Caller, EndReason, Evaluated, GenerationInfo, Heartbeat, LeaseRequest, Mismatch,
-    Refusal, RefusedBecause, Reply, Span, Wait,
+    Announce, Caller, EndReason, Evaluated, FreedCause, GenerationInfo, Heartbeat, LeaseRequest,
+    Mismatch, Refusal, RefusedBecause, Reply, Span, Wait,
 };
 use hansa_base::{Bytes, Epoch, Generation, Hash, Steps, Tokens, Windows};
 use std::time::Duration;
@@ -225,8 +225,8 @@ pub enum Notice {
 /// Why trained windows cannot be used.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Void {
-    /// The lease is another, or none.
-    LeaseLost,
+    /// The lease is another, or none; and why it was taken, if that is known.
+    LeaseLost(Option<FreedCause>),
     /// The round went on without them.
     RoundOver,
     /// The announcement was refused.
@@ -292,7 +292,8 @@ display! {
         Self::Waiting(Wait::Members(who)) => "waiting for {}", names(who);
     }
     Void {
-        Self::LeaseLost => "their lease was lost";
+        Self::LeaseLost(None) => "their lease was lost";
+        Self::LeaseLost(Some(cause)) => "their lease was lost: {cause}";
         Self::RoundOver => "the round ended without them";
         Self::NotAccepted(refusal) => "{refusal}";
         Self::Refused(because) => "{because}";

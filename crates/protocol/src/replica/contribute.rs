@@ -92,6 +92,11 @@ impl ReplicaMachine {
         if let Some(work) = self.work.take() {
             self.actions.push(Action::Promote);
             self.accepted = true;
+            let bytes = work.contribution.as_ref().map(|parts| parts.bytes);
+            // One that was accepted before it was sent by this process took no time to send.
+            if let (Some(bytes), Doing::Uploading) = (bytes, &self.doing) {
+                self.vitals.uploaded(bytes);
+            }
             if self.weights == Weights::Work {
                 (self.weights, self.held) = (Weights::Spent(work.base), Held::Accepted);
             }

@@ -90,7 +90,7 @@ impl ReplicaMachine {
         }
         let broken = broken_law(work, self.lease.as_ref(), &registered.current);
         // One who registers again has lost its lease, and its work may be on no disk.
-        let again = (self.weights == Weights::Work).then_some(Void::LeaseLost);
+        let again = (self.weights == Weights::Work).then_some(Void::LeaseLost(None));
         match broken.or(again) {
             None => self.restore(now),
             Some(why) => {
@@ -121,5 +121,5 @@ pub(super) fn broken_law(
         let end = lease.front + lease.left();
         (lease.id, lease.front) == (work.lease, work.front) && work.cursor <= end
     });
-    (!same).then_some(Void::LeaseLost)
+    (!same).then_some(Void::LeaseLost(None))
 }

@@ -6,7 +6,7 @@ use super::machine::{Doing, ReplicaMachine};
 use crate::{
     Activity, GenerationInfo, Heartbeat, LeaseView, PhaseTimes, Progress, Refusal, Reply, Standing,
 };
-use hansa_base::{MonoMs, Steps, Tokens, Windows};
+use hansa_base::{Bytes, MonoMs, Steps, Tokens, Windows};
 use std::time::Duration;
 
 /// What there is to see of a replica.
@@ -97,6 +97,10 @@ impl Vitals {
         let smooth = |old: f64| 0.8 * old + 0.2 * rate;
         self.tokens_per_s = Some(self.tokens_per_s.map_or(rate, smooth));
         (self.step, self.loss) = (Some(took), Some(loss));
+    }
+
+    pub fn uploaded(&mut self, bytes: Bytes) {
+        self.times.uploaded = bytes;
     }
 
     /// Adds the time since the last change of state to what was done.
@@ -246,6 +250,10 @@ impl ReplicaMachine {
             return self.abandon(now, Void::RoundOver);
         }
         if let Some(why) = broken_law(work, standing.lease.as_ref(), &standing.current) {
+            let why = match why {
+                Void::LeaseLost(_) => Void::LeaseLost(standing.lost),
+                why => why,
+            };
             return self.abandon(now, why);
         }
         self.see(standing.lease.as_ref());

@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod process;
+pub mod tale;
 
 use hansa_base::{
     Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, MonoMs, ReplicaId, ReplicaKey, Steps,
@@ -198,11 +199,24 @@ impl Story {
     /// Says, as one that has yet to adopt the current generation, how its last round went: it
     /// trained `windows` in `seconds`, and exchanged for another `exchange` seconds.
     pub fn took(&mut self, name: &str, windows: u64, seconds: u64, exchange: u64) {
+        self.took_uploading(name, windows, seconds, exchange, 0);
+    }
+
+    /// The same, with so many bytes in its exchange.
+    pub fn took_uploading(
+        &mut self,
+        name: &str,
+        windows: u64,
+        seconds: u64,
+        exchange: u64,
+        bytes: u64,
+    ) {
         let last = self.state().current.generation.0 - 1;
         let times = PhaseTimes {
             train_ms: seconds * 1000,
             upload_ms: exchange * 1000,
             trained: Windows(windows),
+            uploaded: Bytes(bytes),
             ..PhaseTimes::default()
         };
         let request = LeaseRequest {
@@ -295,11 +309,32 @@ impl Story {
         counter: u64,
         at: Option<(LeaseId, Windows)>,
     ) -> Standing {
+        self.beat_as(name, activity, counter, s(1), at)
+    }
+
+    pub fn beat_step(
+        &mut self,
+        name: &str,
+        activity: Activity,
+        counter: u64,
+        step: Duration,
+    ) -> Standing {
+        self.beat_as(name, activity, counter, step, None)
+    }
+
+    fn beat_as(
+        &mut self,
+        name: &str,
+        activity: Activity,
+        counter: u64,
+        step: Duration,
+        at: Option<(LeaseId, Windows)>,
+    ) -> Standing {
         let caller = self.caller(name);
         let progress = Progress {
             activity,
             counter,
-            step: Some(s(1)),
+            step: Some(step),
             rtt: None,
             loss: None,
             tokens_per_s: None,

@@ -183,6 +183,7 @@ impl Process {
 pub fn standing(lease: Option<LeaseView>, current: GenerationInfo) -> Standing {
     Standing {
         lease,
+        lost: None,
         current,
         merging: false,
         ending: None,

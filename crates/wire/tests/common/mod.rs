@@ -73,6 +73,7 @@ pub fn times() -> PhaseTimes {
         upload_ms: 5,
         wait_ms: 6,
         trained: Windows(7),
+        uploaded: Bytes(8),
     }
 }
 
@@ -115,7 +116,28 @@ pub fn every_event() -> Vec<Event> {
             mark: Windows(9),
         },
         Event::Planned { key, plan: plan() },
-        Event::Excused { key },
+        Event::Excused {
+            key,
+            because: ExcusedBecause::NothingFree,
+        },
+        Event::Excused {
+            key,
+            because: ExcusedBecause::NoProgress,
+        },
+        Event::Stolen(Steal {
+            from: LeaseId(1),
+            mark: Windows(9),
+            windows: Windows(4),
+            lease,
+            key,
+            incarnation,
+        }),
+        Event::Revived {
+            key,
+            incarnation,
+            windows: Windows(6),
+        },
+        Event::Absolved { key },
         Event::Announced {
             no,
             key,
@@ -172,6 +194,7 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
         RefusedBecause::Gate,
         RefusedBecause::NotFinite,
         RefusedBecause::RunEnding,
+        RefusedBecause::TooSlow,
     ] {
         events.push(Event::Refused { no, because });
     }
@@ -257,6 +280,7 @@ fn member(name: &str, presence: Presence, decided: Option<(Hash, Verdict)>) -> R
         presented: live.then_some(hash(15)),
         token: hash(16),
         lease: live.then_some(LeaseId(2)),
+        lost: (!live).then(lost),
         plan: live.then(plan),
         contributed: live.then_some(Generation(1)),
         decided,
@@ -266,6 +290,8 @@ fn member(name: &str, presence: Presence, decided: Option<(Hash, Verdict)>) -> R
             reclaimed: Windows(3),
             failed: Windows(8),
             released: Windows(4),
+            revived: Windows(9),
+            stolen: Windows(10),
             inherited: Windows(5),
             refused: 6,
             incarnations: 7,
@@ -273,7 +299,30 @@ fn member(name: &str, presence: Presence, decided: Option<(Hash, Verdict)>) -> R
         pace: live.then_some(Pace {
             microwindows_per_s: 8_250_000,
             exchange_ms: 9,
+            upload_bytes_per_s: Some(10),
         }),
+    }
+}
+
+fn lease() -> Lease {
+    Lease {
+        id: LeaseId(2),
+        epoch: Epoch(2),
+        key: ReplicaKey(0),
+        incarnation: Incarnation(5),
+        front: Windows(4),
+        spans: vec![Span::new(12, 20)],
+        mark: Windows(9),
+        seq: 3,
+    }
+}
+
+fn lost() -> Lost {
+    Lost {
+        lease: lease(),
+        plan: Some(plan()),
+        at_risk: Windows(5),
+        cause: FreedCause::SessionExpired,
     }
 }
 
@@ -315,9 +364,7 @@ fn info() -> GenerationInfo {
 fn attempts() -> Attempts {
     let attempt = Attempt {
         end: Position(32),
-        count: 2,
-        first: ReplicaKey(1),
-        others: true,
+        lost_with: vec![ReplicaKey(1), ReplicaKey(0)],
         together: Windows(2),
     };
     Attempts::from([(Position(30), attempt)])
@@ -341,19 +388,7 @@ pub fn rich_state() -> State {
             ),
             member("frontier/r0", Presence::Left(LeftReason::Goodbye), None),
         ],
-        leases: BTreeMap::from([(
-            LeaseId(2),
-            Lease {
-                id: LeaseId(2),
-                epoch: Epoch(2),
-                key: ReplicaKey(0),
-                incarnation: Incarnation(5),
-                front: Windows(4),
-                spans: vec![Span::new(12, 20)],
-                mark: Windows(9),
-                seq: 3,
-            },
-        )]),
+        leases: BTreeMap::from([(LeaseId(2), lease())]),
         contributions: BTreeMap::from([
             (ContributionNo(3), contribution(Stage::Staged)),
             (ContributionNo(4), contribution(Stage::Announced)),
