@@ -1,7 +1,7 @@
 //! What happens to leases: made, topped up, marked, handed on, used up, taken back.
 
 use crate::apply::{Applied, ApplyError, in_order, missing};
-use crate::{FreedCause, Lease, Ownership, Presence, Span, Stage, State, attempts};
+use crate::{FreedCause, Lease, Ownership, Presence, Span, State, attempts};
 use hansa_base::{Incarnation, LeaseId, ReplicaKey, Windows};
 
 impl State {
@@ -72,10 +72,9 @@ impl State {
         key: ReplicaKey,
         to: Incarnation,
     ) -> Result<Windows, ApplyError> {
-        for contribution in self.contributions.values_mut() {
-            if contribution.key == key && contribution.stage == Stage::Announced {
-                contribution.incarnation = to;
-            }
+        let announced = self.announced_by(key).map(|(no, _)| no);
+        if let Some(open) = announced.and_then(|no| self.contributions.get_mut(&no)) {
+            open.incarnation = to;
         }
         let lease = self.lease_mut(lease)?;
         in_order(lease.key == key, "a lease goes to another name")?;
