@@ -1,11 +1,13 @@
 //! `hansa ledger`: prove what a journal claims, or show it. Reads only; the coordinator may run.
 
-use crate::demo::{ledger_table, rounds_table};
+use crate::demo::{ledger_table, plain_table, rounds_table};
 use crate::ui;
 use crate::ui::out;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use hansa_coordinator::{Replayed, VerifyReport, replay_journal, verify_journal};
+use comfy_table::Table;
+use hansa_coordinator::trace::{Subject, Trace, trace};
+use hansa_coordinator::{Replayed, SiteShare, VerifyReport, replay_journal, verify_journal};
 use hansa_protocol::Ownership;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -37,6 +39,40 @@ pub struct ShowArguments {
     /// Show every range of positions of the running epoch, too.
     #[arg(long)]
     positions: bool,
+    #[command(flatten)]
+    subject: SubjectArguments,
+}
+
+/// What became of one thing, instead of the whole.
+#[derive(Args)]
+#[group(multiple = false)]
+pub struct SubjectArguments {
+    /// Show what a replica had, and what became of it.
+    #[arg(long, value_name = "SITE/NAME", conflicts_with = "positions")]
+    replica: Option<String>,
+    /// Show who trained a block of the corpus, and which generation has it.
+    #[arg(long, value_name = "N", conflicts_with = "positions")]
+    block: Option<u64>,
+    /// The same for one window of the corpus.
+    #[arg(long, value_name = "N", conflicts_with = "positions")]
+    window: Option<u64>,
+    /// The same for a place in the order of windows, which is another window in every epoch.
+    #[arg(long, value_name = "N", conflicts_with = "positions")]
+    position: Option<u64>,
+}
+
+impl SubjectArguments {
+    fn subject(&self) -> anyhow::Result<Option<Subject>> {
+        if let Some(name) = &self.replica {
+            let id = name.parse().with_context(|| {
+                format!("{name} is not the name of a replica: it is a site, a slash and a name")
+            })?;
+            return Ok(Some(Subject::Replica(id)));
+        }
+        let block = self.block.map(Subject::Block);
+        let window = self.window.map(Subject::Window);
+        Ok(block.or(window).or(self.position.map(Subject::Position)))
+    }
 }
 
 /// Runs the subcommand.
@@ -52,7 +88,7 @@ fn verify(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.json {
         ui::print_json(&report)?;
     } else {
-        out!("{}", verdict(&report));
+        out!("{}\n\n{}", sites_table(&report.sites), verdict(&report));
     }
     if !report.is_good() {
         bail!("the journal does not prove what it claims: keep it, and do not go on with this run");
@@ -77,7 +113,44 @@ pub fn verdict(report: &VerifyReport) -> String {
     text
 }
 
+fn sites_table(sites: &[SiteShare]) -> Table {
+    let total: u64 = sites.iter().map(|site| site.committed).sum();
+    let header = [
+        "site",
+        "replicas",
+        "granted",
+        "committed",
+        "share",
+        "lost",
+        "given back",
+        "refused",
+    ];
+    let mut table = plain_table(&header);
+    for site in sites {
+        let share = 100.0 * site.committed as f64 / total.max(1) as f64;
+        table.add_row([
+            site.site.clone(),
+            site.replicas.to_string(),
+            ui::count(site.granted),
+            ui::count(site.committed),
+            format!("{share:.1} %"),
+            ui::count(site.reclaimed),
+            ui::count(site.released),
+            ui::count(site.refused),
+        ]);
+    }
+    table
+}
+
 fn show(arguments: &ShowArguments) -> anyhow::Result<()> {
+    if let Some(subject) = arguments.subject.subject()? {
+        let trace = trace(&arguments.journal.path, &subject)?;
+        if arguments.journal.json {
+            return ui::print_json(&trace);
+        }
+        show_trace(&trace);
+        return Ok(());
+    }
     let replayed = replay_journal(&arguments.journal.path)?;
     let report = replayed.history();
     if arguments.journal.json {
@@ -99,46 +172,54 @@ fn show(arguments: &ShowArguments) -> anyhow::Result<()> {
     if arguments.positions {
         out!("");
         for (span, ownership) in replayed.state.ledger.intervals() {
-            out!("{:>24}  {}", span.to_string(), owner(&replayed, ownership));
+            out!("{:>24}  {}", span.to_string(), replayed.owner(ownership));
         }
     }
     Ok(())
 }
 
+fn show_trace(trace: &Trace) {
+    let spans = |spans: &[(u64, u64)]| -> String {
+        let texts: Vec<String> = spans
+            .iter()
+            .map(|(start, end)| format!("{start}..{end}"))
+            .collect();
+        texts.join(", ")
+    };
+    for commit in &trace.committed {
+        let (epoch, generation) = (commit.epoch, commit.generation);
+        let (replica, id) = (&commit.replica, &commit.contribution);
+        out!(
+            "epoch {epoch}, positions {}: trained by {replica}, in the weights from generation \
+             {generation} on (contribution {id})",
+            spans(&commit.spans)
+        );
+    }
+    if trace.committed.is_empty() {
+        out!("nothing of it is in the weights");
+    }
+    for standing in &trace.now {
+        let (start, end) = standing.span;
+        out!("now, positions {start}..{end}: {}", standing.state);
+    }
+    out!("");
+    for happening in &trace.history {
+        let (record, epoch, what) = (happening.record, happening.epoch, happening.what);
+        let at = ui::wall_time(happening.wall_ms);
+        let who = happening.replica.as_deref().unwrap_or_default();
+        out!(
+            "{at}  record {record:<5} epoch {epoch}  {what:<11} {who}  {}  {}",
+            spans(&happening.spans),
+            happening.detail
+        );
+    }
+}
+
 fn positions(replayed: &Replayed) -> Vec<Value> {
     let intervals = replayed.state.ledger.intervals();
     let entry = |(span, ownership): (hansa_protocol::Span, Ownership)| {
-        let owner = owner(replayed, ownership);
+        let owner = replayed.owner(ownership);
         json!({ "start": span.start.0, "end": span.end.0, "state": owner })
     };
     intervals.map(entry).collect()
-}
-
-/// The state of a position, in words.
-pub fn owner(replayed: &Replayed, ownership: Ownership) -> String {
-    let name = |key| {
-        let replica = replayed.state.replica(key);
-        replica.map_or_else(|| "?".to_owned(), |replica| replica.id.to_string())
-    };
-    match ownership {
-        Ownership::Free => "free".to_owned(),
-        Ownership::Leased(id) => {
-            let lease = replayed.state.leases.get(&id);
-            format!(
-                "leased to {}",
-                lease.map_or_else(|| "?".to_owned(), |lease| name(lease.key))
-            )
-        }
-        Ownership::Staged(no) => {
-            let contribution = replayed.state.contributions.get(&no);
-            format!(
-                "staged by {}",
-                contribution.map_or_else(|| "?".to_owned(), |c| name(c.key))
-            )
-        }
-        Ownership::Committed(generation, key) => {
-            format!("committed by {}, in generation {generation}", name(key))
-        }
-        Ownership::Quarantined => "quarantined".to_owned(),
-    }
 }

@@ -5,6 +5,7 @@
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod bench;
 mod corpus;
 mod credentials;
 mod demo;
@@ -49,6 +50,9 @@ enum Command {
     /// Build, inspect and verify corpora.
     #[command(subcommand)]
     Corpus(corpus::Command),
+    /// Measure a heavy step on this machine, beside what its hardware allows.
+    #[command(subcommand)]
+    Bench(bench::Command),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         Command::Token(command) => token::run(command),
         Command::Slurm(command) => slurm::run(command),
         Command::Corpus(command) => corpus::run(command),
+        Command::Bench(command) => bench::run(command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -51,6 +51,16 @@ pub fn print_error(error: &anyhow::Error) {
     note!("{text}");
 }
 
+/// A wall-clock time in UTC, to the second; in full where it is none.
+pub fn wall_time(wall_ms: u64) -> String {
+    let timestamp = i64::try_from(wall_ms).ok();
+    let timestamp = timestamp.and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    timestamp.map_or_else(
+        || format!("{wall_ms} ms"),
+        |timestamp| timestamp.strftime("%F %TZ").to_string(),
+    )
+}
+
 /// Prints a value as JSON on stdout.
 pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     out!(

@@ -134,6 +134,15 @@ fn check_ledger(place: &Place, committed: u64) {
         (rounds.len() as u64, windows.sum::<u64>()),
         (ROUNDS, committed)
     );
+    // Who trained the first block, and which generation has it.
+    let block = place.json("ledger show data --block 0 --json");
+    let commit = &block["committed"][0];
+    assert!(commit["generation"].as_u64().unwrap() > 0, "{block:#}");
+    let name = commit["replica"].as_str().unwrap();
+    let text = place.do_it("ledger show data/journal.sqlite --block 0");
+    assert!(text.contains(&format!("trained by {name}")), "{text}");
+    let own = place.json(&format!("ledger show data --replica {name} --json"));
+    assert_eq!(own["history"][0]["what"], "registered");
     let text = place.do_it("ledger show data");
     for word in [
         "alder/r0", "birch/r0", "cedar/r0", "0 → 1", "7 → 8", "share",

@@ -19,9 +19,7 @@ use hansa_protocol::{
     CloseRecord, Command, Effect, Event, Machine, Merged, Outcome, Refusal, Reply, Steal,
 };
 use hansa_store::{DataDir, Journal, Record, Snapshot, UploadId};
-use hansa_wire::journal::{
-    Entry, Events, GenerationFiles, JOURNAL_VERSION, SnapshotState, encode_snapshot,
-};
+use hansa_wire::journal::{Entry, Events, GenerationFiles};
 use hansa_wire::status::Status;
 use tokio::sync::oneshot;
 
@@ -31,11 +29,12 @@ use crate::merging::{MergeDone, drop_stale_uploads, merge, prune};
 use crate::report;
 use crate::setup::{Run, record};
 use crate::shell::{SharedShell, lock};
+use crate::snapshots::{Snapshots, snapshot};
 
-/// Inputs that may wait; more are refused.
-const QUEUE: usize = 1024;
-/// Records between two snapshots.
-const SNAPSHOT_EVERY: u64 = 256;
+/// Inputs that may wait; more are refused. As many replicas may ask at once when a generation is out.
+const QUEUE: usize = 16_384;
+/// Inputs that share one transaction: the first of them waits for all.
+const TURN_MAX: usize = 1024;
 /// Contributions that did not pass the gate and are kept for inspection.
 const REFUSED_KEPT: usize = 4;
 
@@ -50,6 +49,7 @@ pub(crate) enum Input {
     Query(Query),
     Merged(Result<MergeDone, Error>),
     Exported(Result<(), Error>),
+    Snapshot(Snapshot),
     Stop,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Actor {
     worker: Option<JoinHandle<()>>,
     exporting: bool,
     stopping: bool,
-    snapshot_at: u64,
+    snapshots: Snapshots,
     refused: VecDeque<Hash>,
     // Held until the thread ends: the lock of the data directory.
     _dir: DataDir,
@@ -143,6 +143,7 @@ struct Turn {
     answers: Vec<(Answer, Result<Reply, Refusal>)>,
     queries: Vec<Query>,
     effects: Vec<Effect>,
+    snapshot: Option<Snapshot>,
     published: bool,
     fatal: Option<Error>,
 }
@@ -162,7 +163,7 @@ impl Actor {
             machine,
             files,
         } = run;
-        let snapshot_at = journal.last_seq().0;
+        let snapshots = Snapshots::new(journal.last_seq());
         let actor = Self {
             shell,
             machine,
@@ -173,7 +174,7 @@ impl Actor {
             worker: None,
             exporting: false,
             stopping: false,
-            snapshot_at,
+            snapshots,
             refused: VecDeque::new(),
             _dir: dir,
         };
@@ -253,7 +254,7 @@ impl Actor {
         };
         match inbox.recv_timeout(wait) {
             Ok(first) => {
-                let more = inbox.try_iter().take(QUEUE);
+                let more = inbox.try_iter().take(TURN_MAX - 1);
                 std::iter::once(first).chain(more).collect()
             }
             Err(RecvTimeoutError::Timeout) => Vec::new(),
@@ -283,6 +284,7 @@ impl Actor {
             }
             Input::Merged(Err(error)) | Input::Exported(Err(error)) => turn.fatal = Some(error),
             Input::Exported(Ok(())) => self.exporting = false,
+            Input::Snapshot(snapshot) => turn.snapshot = Some(snapshot),
             Input::Stop => self.stopping = true,
         }
     }
@@ -335,6 +337,7 @@ impl Actor {
 
     fn finish_turn(&mut self, turn: Turn) -> Result<(), Error> {
         self.journal.append_batch(&turn.records)?;
+        self.snapshots.appended(&turn.records);
         for (answer, reply) in turn.answers {
             // Who asked may have gone; it will ask again.
             let _ = answer.send(reply);
@@ -366,27 +369,38 @@ impl Actor {
                 }
             }
         }
-        if self.journal.last_seq().0 >= self.snapshot_at + SNAPSHOT_EVERY {
-            self.snapshot()?;
+        if let Some(snapshot) = turn.snapshot {
+            self.journal.put_snapshot(&snapshot)?;
+            self.snapshots.kept(&snapshot);
+        }
+        if self.snapshots.is_due(self.journal.last_seq()) && !self.stopping {
+            self.start_snapshot()?;
         }
         Ok(())
     }
 
+    /// Encodes a snapshot beside this thread: with thousands of replicas that takes long.
+    fn start_snapshot(&mut self) -> Result<(), Error> {
+        let (seq, state) = (self.journal.last_seq(), self.machine.state().clone());
+        let (files, outbox) = (self.files.clone(), self.outbox.clone());
+        self.snapshots.begun();
+        let body = move || {
+            // The receiver is gone only when this coordinator ends, with a snapshot of its own.
+            let _ = outbox.send(Input::Snapshot(snapshot(seq, state, files)));
+        };
+        let builder = std::thread::Builder::new().name("snapshot".to_owned());
+        let started = builder.spawn(body).map(drop);
+        started.map_err(Error::io("start a thread in", "this process"))
+    }
+
+    /// The last one, so that the next start has little to replay.
     fn snapshot(&mut self) -> Result<(), Error> {
         let seq = self.journal.last_seq();
-        if seq.0 == self.snapshot_at {
+        if seq == self.snapshots.at() {
             return Ok(());
         }
-        let bytes = encode_snapshot(&SnapshotState {
-            state: self.machine.state().clone(),
-            files: self.files.clone(),
-        });
-        self.journal.put_snapshot(&Snapshot {
-            seq,
-            version: JOURNAL_VERSION,
-            bytes,
-        })?;
-        self.snapshot_at = seq.0;
+        let last = snapshot(seq, self.machine.state().clone(), self.files.clone());
+        self.journal.put_snapshot(&last)?;
         Ok(())
     }
 

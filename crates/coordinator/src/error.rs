@@ -67,22 +67,44 @@ pub enum Error {
     /// A record does not fit those before it.
     #[error(
         "record {seq} of the journal does not fit those before it: {source}; restore the last backup \
-         of the whole data directory"
+         of the whole data directory; the event is {event}"
     )]
     Replay {
         /// Its number.
         seq: Seq,
+        /// The event that does not fit.
+        event: String,
         /// Why.
         source: ApplyError,
+    },
+    /// A name that never registered.
+    #[error("no replica {name} is in this journal: {hint}")]
+    NoSuchReplica {
+        /// The name.
+        name: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A block, window or position that the corpus does not have.
+    #[error("there is no {what} {at}: the run's corpus has {what}s 0 to {last}")]
+    OutOfRange {
+        /// `block`.
+        what: &'static str,
+        /// Its number.
+        at: u64,
+        /// The last one.
+        last: u64,
     },
     /// The journal does not begin as a run's journal does.
     #[error("record {0} of the journal is not the kind of record that belongs there")]
     Misplaced(Seq),
     /// The journal's state contradicts itself.
-    #[error("after record {seq} of the journal: {source}")]
+    #[error("after record {seq} of the journal: {source}; the record is {record}")]
     Invariant {
         /// Its number.
         seq: Seq,
+        /// What it says.
+        record: String,
         /// What is broken.
         source: Violation,
     },

@@ -26,6 +26,8 @@ mod report;
 mod service;
 mod setup;
 mod shell;
+mod snapshots;
+pub mod trace;
 mod verify;
 
 pub use auth::{AUTH_FILE, AuthError, Scope, add_token, issue_token, list_tokens};
@@ -35,4 +37,4 @@ pub use replay::Replayed;
 pub use report::History;
 pub use service::{Coordinator, Handle, Service, Summary};
 pub use setup::{CORPUS_FILE, RECIPE_FILE};
-pub use verify::{VerifyReport, replay_journal, verify_journal};
+pub use verify::{SiteShare, VerifyReport, replay_journal, verify_journal};

@@ -10,6 +10,7 @@ use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,8 +18,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// Connections at once; further ones wait unaccepted.
-const CONNECTIONS_MAX: usize = 1024;
+/// Connections at once, if so many files may be open; further ones wait unaccepted. A replica keeps one
+/// for small calls, and a few while it uploads or downloads.
+const CONNECTIONS_MAX: usize = 32_768;
+/// Files that are left for everything else.
+const FILES_SPARED: usize = 512;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const HEADERS_MAX: Duration = Duration::from_secs(30);
 /// What a connection may buffer each way, headers included. A replica keeps several connections, so this
@@ -50,7 +54,7 @@ pub(crate) async fn serve(
     router: Router,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let places = Arc::new(Semaphore::new(connections_max()));
     let mut connections = JoinSet::new();
     loop {
         let next = async {
@@ -81,6 +85,25 @@ pub(crate) async fn serve(
     if tokio::time::timeout(GOODBYE_MAX, all).await.is_err() {
         connections.shutdown().await;
     }
+}
+
+/// As many as the system lets this process have; asks it for all that it may give.
+fn connections_max() -> usize {
+    let files = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: files.maximum,
+        ..files
+    };
+    // Refused: then it stays at what it was.
+    let files = setrlimit(Resource::Nofile, most).map_or(files, |()| most);
+    let files = files
+        .current
+        .map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let max = files
+        .saturating_sub(FILES_SPARED)
+        .clamp(64, CONNECTIONS_MAX);
+    tracing::debug!(max, "connections at once");
+    max
 }
 
 async fn converse(

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use hansa_base::Generation;
-use hansa_protocol::{RunSpec, State};
+use hansa_base::{Generation, ReplicaKey};
+use hansa_protocol::{Ownership, RunSpec, State};
 use hansa_store::{Journal, Seq, StoredRecord};
 use hansa_wire::Recipe;
 use hansa_wire::journal::{
@@ -15,6 +15,9 @@ use hansa_wire::journal::{
 };
 
 use crate::error::Error;
+
+/// Characters of a record in a message.
+const SHOWN_MAX: usize = 300;
 
 /// What a journal stands for.
 #[derive(Debug)]
@@ -59,6 +62,29 @@ impl Replayed {
         }))
     }
 
+    /// The state of a position, in words.
+    #[must_use]
+    pub fn owner(&self, ownership: Ownership) -> String {
+        let name = |key: Option<ReplicaKey>| {
+            let replica = key.and_then(|key| self.state.replica(key));
+            replica.map_or_else(|| "?".to_owned(), |replica| replica.id.to_string())
+        };
+        let holder = |id| self.state.leases.get(&id).map(|lease| lease.key);
+        let author = |no| self.state.contributions.get(&no).map(|c| c.key);
+        match ownership {
+            Ownership::Free => "free".to_owned(),
+            Ownership::Leased(id) => format!("leased to {}", name(holder(id))),
+            Ownership::Staged(no) => format!("staged by {}", name(author(no))),
+            Ownership::Committed(generation, key) => {
+                format!(
+                    "committed by {}, in generation {generation}",
+                    name(Some(key))
+                )
+            }
+            Ownership::Quarantined => "quarantined".to_owned(),
+        }
+    }
+
     /// The state after the last record, from the newest snapshot on; `None` for an empty journal.
     pub(crate) fn load(journal: &Journal) -> Result<Option<Self>, Error> {
         let Some(mut replayed) = Self::first(journal)? else {
@@ -97,13 +123,25 @@ impl Replayed {
             before(&self.state, event);
             self.state
                 .apply(&self.spec, event)
-                .map_err(|source| Error::Replay { seq, source })?;
+                .map_err(|source| Error::Replay {
+                    seq,
+                    event: shown(&hansa_wire::encode(event)),
+                    source,
+                })?;
         }
         self.files
             .extend(files.map(|files| (files.generation, files)));
         self.seq = seq;
         Ok(())
     }
+}
+
+/// As much of a record as people want to see in a message.
+pub(crate) fn shown(payload: &[u8]) -> String {
+    let text = String::from_utf8_lossy(payload);
+    let shown: String = text.chars().take(SHOWN_MAX).collect();
+    let more = if shown.len() < text.len() { " …" } else { "" };
+    shown + more
 }
 
 fn decode(record: &StoredRecord) -> Result<Entry, Error> {

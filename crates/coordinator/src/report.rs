@@ -182,12 +182,12 @@ fn activity(activity: Activity) -> &'static str {
 
 fn round_status(state: &State, round: &RoundSummary) -> RoundStatus {
     let member = |&(key, _, windows, _, steps): &(ReplicaKey, _, Windows, _, hansa_base::Steps)| {
-        let times = round.times.iter().find(|(who, _)| *who == key);
+        let times = round.times.get(&key);
         RoundMember {
             replica: name(state, key),
             windows: windows.0,
             steps: steps.0,
-            times: times.map(|(_, times)| times_status(times)),
+            times: times.map(times_status),
         }
     };
     RoundStatus {

@@ -14,7 +14,7 @@ use hansa_wire::journal::decode_snapshot;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::replay::{Replayed, is_other_version};
+use crate::replay::{Replayed, is_other_version, shown};
 
 /// What `ledger verify` found.
 #[derive(Clone, Debug, Serialize)]
@@ -42,8 +42,45 @@ pub struct VerifyReport {
     pub doubled: u64,
     /// True once the run is over.
     pub ended: bool,
+    /// Who had how much, by site in order of names.
+    pub sites: Vec<SiteShare>,
     /// Everything that is wrong, in order; empty for a good journal.
     pub violations: Vec<String>,
+}
+
+/// What the replicas of one site had, in windows, over all epochs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SiteShare {
+    /// The site.
+    pub site: String,
+    /// Names that registered from it.
+    pub replicas: u64,
+    /// Leased to them.
+    pub granted: u64,
+    /// Of them in the published weights.
+    pub committed: u64,
+    /// Lost with them.
+    pub reclaimed: u64,
+    /// Given back by them.
+    pub released: u64,
+    /// Contributions of theirs that were refused after they were announced.
+    pub refused: u64,
+}
+
+fn sites(state: &State) -> Vec<SiteShare> {
+    let mut sites: BTreeMap<String, SiteShare> = BTreeMap::new();
+    for replica in &state.replicas {
+        let name = replica.id.site.to_string();
+        let site = sites.entry(name.clone()).or_default();
+        site.site = name;
+        site.replicas += 1;
+        site.granted += replica.tally.granted.0;
+        site.committed += replica.tally.committed.0;
+        site.reclaimed += replica.tally.reclaimed.0;
+        site.released += replica.tally.released.0;
+        site.refused += u64::from(replica.tally.refused);
+    }
+    sites.into_values().collect()
 }
 
 impl VerifyReport {
@@ -88,6 +125,7 @@ pub fn verify_journal(path: &Path) -> Result<VerifyReport, Error> {
         lost: book.lost,
         doubled: book.doubled,
         ended: state.ended,
+        sites: sites(state),
         violations,
     })
 }
@@ -100,7 +138,7 @@ pub fn replay_journal(path: &Path) -> Result<Replayed, Error> {
     Replayed::load(&open(path)?)?.ok_or(Error::Misplaced(Seq(0)))
 }
 
-fn open(path: &Path) -> Result<Journal, Error> {
+pub(crate) fn open(path: &Path) -> Result<Journal, Error> {
     let file = if path.is_dir() {
         hansa_store::DataDir::journal_path(path)
     } else {
@@ -120,8 +158,11 @@ fn check_records(journal: &Journal, replayed: &mut Replayed, book: &mut Book) ->
         let record = record?;
         let seq = record.seq;
         replayed.apply(&record, |state, event| book.enter(windows, state, event))?;
-        check_invariants(&replayed.spec, &replayed.state)
-            .map_err(|source| Error::Invariant { seq, source })?;
+        check_invariants(&replayed.spec, &replayed.state).map_err(|source| Error::Invariant {
+            seq,
+            record: shown(&record.record.payload),
+            source,
+        })?;
         let generation = replayed.state.current.generation;
         let files = replayed.files.get(&generation);
         let named = files.is_some_and(|files| files.model == replayed.state.current.manifest);

@@ -13,6 +13,7 @@ use crate::{
 use hansa_base::{
     ContributionNo, Generation, Hash, Incarnation, ReplicaKey, Steps, Tokens, Windows,
 };
+use std::collections::BTreeMap;
 
 /// An event that does not fit the state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +49,13 @@ impl State {
     /// # Errors
     /// If the event does not fit; the state must then be discarded.
     pub fn apply(&mut self, spec: &RunSpec, event: &Event) -> Applied {
+        let touched = self.touched(event);
+        self.change(spec, event)?;
+        self.note(&touched);
+        Ok(())
+    }
+
+    fn change(&mut self, spec: &RunSpec, event: &Event) -> Applied {
         match event {
             Event::Registered { .. } => self.registered(event),
             Event::Left {
@@ -131,7 +139,8 @@ impl State {
     fn timed(&mut self, key: ReplicaKey, generation: Generation, times: PhaseTimes) -> Applied {
         let round = self.rounds.get_mut(generation.0 as usize);
         let round = round.ok_or_else(|| missing(format!("round {generation}")))?;
-        round.times.push((key, times));
+        let before = round.times.insert(key, times);
+        in_order(before.is_none(), "a round is timed twice")?;
         let replica = self.replica_mut(key)?;
         replica.pace = Pace::after(replica.pace, &times);
         Ok(())
@@ -215,6 +224,10 @@ impl State {
             "a contribution is left out",
         )?;
         in_order(self.round.phase == RoundPhase::Open, "the round is closed")?;
+        in_order(
+            self.announced_by(key).is_none(),
+            "a second contribution is announced beside the first",
+        )?;
         in_order(
             parts.generation == self.round.base,
             "a contribution to another round",
@@ -301,12 +314,8 @@ impl State {
             !numbers.is_empty() && numbers == self.round.staged,
             "it merges what is not staged",
         )?;
-        let open = self
-            .contributions
-            .values()
-            .any(|c| c.stage == Stage::Announced);
         in_order(
-            !open,
+            !self.is_uploading(),
             "an announced contribution is neither merged nor refused",
         )?;
         self.round.phase = RoundPhase::Closed(record.clone());
@@ -342,7 +351,7 @@ impl State {
         let steps = merged.iter().map(|m| m.4).max().unwrap_or(Steps(0));
         let tokens = merged.iter().map(|m| m.3).sum();
         self.current = self.current.after_round(spec, manifest, steps, tokens);
-        let (reason, times) = (record.reason, Vec::new());
+        let (reason, times) = (record.reason, BTreeMap::new());
         let base = record.base;
         self.rounds.push(RoundSummary {
             base,

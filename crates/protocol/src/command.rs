@@ -152,7 +152,7 @@ pub struct Grant {
 pub enum Wait {
     /// The round's contributions are being merged.
     Merging,
-    /// This replica has contributed; these have not yet.
+    /// This replica has contributed; these have not yet, and perhaps further ones.
     Members(Vec<ReplicaId>),
     /// Everything left of the epoch is with others.
     NothingFree,

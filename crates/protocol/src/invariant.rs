@@ -25,7 +25,10 @@ pub fn check(spec: &RunSpec, state: &State) -> Result<(), Violation> {
     staged_contributions_match_the_ledger(state)?;
     commits_add_up(state)?;
     committed_generations_exist(state)?;
-    only_the_living_hold_leases(state)
+    only_the_living_hold_leases(state)?;
+    ensure(10, state.is_indexed(), || {
+        "the index is not that of the state".to_owned()
+    })
 }
 
 fn ensure(number: u8, holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {

@@ -2,7 +2,7 @@
 
 use crate::apply::{Applied, ApplyError, in_order, missing};
 use crate::{
-    Event, FreedCause, Lease, Lost, Ownership, Plan, Presence, RunSpec, Span, Stage, State, Steal,
+    Event, FreedCause, Lease, Lost, Ownership, Plan, Presence, RunSpec, Span, State, Steal,
     attempts,
 };
 use hansa_base::{Incarnation, LeaseId, ReplicaKey, Windows};
@@ -193,10 +193,9 @@ impl State {
         key: ReplicaKey,
         to: Incarnation,
     ) -> Result<Windows, ApplyError> {
-        for contribution in self.contributions.values_mut() {
-            if contribution.key == key && contribution.stage == Stage::Announced {
-                contribution.incarnation = to;
-            }
+        let announced = self.announced_by(key).map(|(no, _)| no);
+        if let Some(open) = announced.and_then(|no| self.contributions.get_mut(&no)) {
+            open.incarnation = to;
         }
         let lease = self.lease_mut(lease)?;
         in_order(lease.key == key, "a lease goes to another name")?;

@@ -18,6 +18,7 @@ mod digest;
 mod epoch;
 mod event;
 mod generation;
+mod index;
 mod invariant;
 mod lease;
 mod leasing;
@@ -44,6 +45,7 @@ pub use event::{
     CloseReason, EndReason, Event, ExcusedBecause, FreedCause, LeftReason, RefusedBecause, Steal,
 };
 pub use generation::GenerationInfo;
+pub use index::Index;
 pub use invariant::{Violation, check as check_invariants};
 pub use lease::{Lease, LeaseView, Lost, Plan};
 pub use ledger::{Counts, Ledger, Ownership};

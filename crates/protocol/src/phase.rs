@@ -11,7 +11,7 @@
 //! measured takes the base phase. Near an epoch's end each takes its rate's share of what is left.
 //! Never here: who is a member, and what is leased.
 
-use crate::{PhaseTimes, Plan, RunSpec};
+use crate::{PhaseSpec, PhaseTimes, Plan, RunSpec};
 use hansa_base::{Generation, ReplicaKey, Steps, Windows};
 
 /// How fast a replica is, smoothed over its rounds. Whole numbers, so that a snapshot keeps them to
@@ -92,7 +92,7 @@ fn goodput(times: &PhaseTimes) -> Option<u64> {
 const YEAR_MS: u64 = 366 * 86_400_000;
 
 /// One who takes part in a round.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub key: ReplicaKey,
     /// `W`.
@@ -100,19 +100,106 @@ pub(crate) struct Member {
     pub pace: Option<Pace>,
 }
 
-impl Member {
-    fn windows_per_s(&self) -> Option<f64> {
-        self.pace.map(|pace| pace.windows_per_s())
+/// Orders members by the time that they need for the base phase, which goes with their ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slowness {
+    ranks: u32,
+    microwindows_per_s: u64,
+}
+
+impl Slowness {
+    pub const fn of(member: &Member, pace: &Pace) -> Self {
+        Self {
+            ranks: member.ranks,
+            microwindows_per_s: pace.microwindows_per_s,
+        }
     }
 }
 
-/// The members of a round, and what the epoch has for it.
-#[derive(Clone, Debug)]
+impl Ord for Slowness {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let product = |ranks: u32, rate: u64| u128::from(ranks) * u128::from(rate);
+        let ours = product(self.ranks, other.microwindows_per_s);
+        ours.cmp(&product(other.ranks, self.microwindows_per_s))
+    }
+}
+
+impl PartialOrd for Slowness {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Slowness {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Slowness {}
+
+/// What the phase plan needs to know of all members together. Whole numbers: the order in which they
+/// came does not matter.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Crowd {
+    /// Ranks of all members.
+    ranks: u64,
+    /// Ranks of those that were never measured.
+    ranks_unmeasured: u64,
+    /// Millionths of a window per second of all that were measured.
+    microwindows_per_s: u128,
+    /// The slowest of those that were measured.
+    pub slowest: Option<Slowness>,
+    /// The longest exchange.
+    pub exchange_ms: u64,
+}
+
+impl Crowd {
+    /// All of these.
+    pub fn of(members: impl IntoIterator<Item = Member>) -> Self {
+        let crowd = Self::default();
+        members.into_iter().fold(crowd, |all, one| all.with(&one))
+    }
+
+    /// One more.
+    #[must_use]
+    pub fn with(mut self, member: &Member) -> Self {
+        self.add(member);
+        if let Some(pace) = &member.pace {
+            self.slowest = self.slowest.max(Some(Slowness::of(member, pace)));
+            self.exchange_ms = self.exchange_ms.max(pace.exchange_ms);
+        }
+        self
+    }
+
+    /// To the sums alone.
+    pub fn add(&mut self, member: &Member) {
+        self.ranks += u64::from(member.ranks);
+        match member.pace {
+            Some(pace) => self.microwindows_per_s += u128::from(pace.microwindows_per_s),
+            None => self.ranks_unmeasured += u64::from(member.ranks),
+        }
+    }
+
+    /// From the sums alone.
+    pub fn subtract(&mut self, member: &Member) {
+        self.ranks -= u64::from(member.ranks);
+        match member.pace {
+            Some(pace) => self.microwindows_per_s -= u128::from(pace.microwindows_per_s),
+            None => self.ranks_unmeasured -= u64::from(member.ranks),
+        }
+    }
+}
+
+/// How a round's members share it, and what the epoch has for it.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PhasePlan<'a> {
-    pub spec: &'a RunSpec,
-    pub members: Vec<Member>,
+    spec: &'a RunSpec,
+    crowd: Crowd,
     /// Windows that were not committed when the round began.
-    pub left: Windows,
+    left: Windows,
+    /// What is left is shared out over so many rounds; none while it is more than they take.
+    rounds: Option<u64>,
 }
 
 /// What a replica is to train.
@@ -124,51 +211,63 @@ pub(crate) struct Wanted {
     pub last: bool,
 }
 
-impl PhasePlan<'_> {
+impl<'a> PhasePlan<'a> {
+    /// The plan for these members, who are the crowd. They are looked at one by one only near the
+    /// end of an epoch.
+    pub fn new(
+        spec: &'a RunSpec,
+        crowd: Crowd,
+        left: Windows,
+        members: impl Iterator<Item = Member> + Clone,
+    ) -> Self {
+        let mut plan = Self {
+            spec,
+            crowd,
+            left,
+            rounds: None,
+        };
+        if plan.most_windows() * LAST_ROUNDS as f64 >= left.0 as f64 {
+            plan.rounds = (1..=LAST_ROUNDS).find(|rounds| plan.suffice(*rounds, members.clone()));
+        }
+        plan
+    }
+
     /// Seconds that the slowest of the measured members trains for its base phase; `None` while
     /// nobody is measured.
     pub fn period_s(&self) -> Option<f64> {
-        let base_s = |member: &Member| Some(self.base(member).0 as f64 / member.windows_per_s()?);
-        let times = self.members.iter().filter_map(base_s);
-        times.reduce(f64::max)
+        let slowest = self.crowd.slowest?;
+        let base = self.base(slowest.ranks.into()).0 as f64;
+        Some(base / (slowest.microwindows_per_s as f64 / 1e6))
     }
 
-    /// What a member is to train in the round. `key` is that of a member.
-    pub fn wanted(&self, key: ReplicaKey) -> Wanted {
-        let nothing = Wanted {
-            accumulation: self.spec.phase.accumulation,
-            windows: Windows(0),
-            last: true,
-        };
-        let Some(member) = self.members.iter().find(|member| member.key == key) else {
-            return nothing;
-        };
-        let rounds = (1..=LAST_ROUNDS).find(|rounds| self.suffice(*rounds));
-        let share = rounds.map(|rounds| self.share(member, rounds));
+    /// What a member is to train in the round.
+    pub fn wanted(&self, member: &Member) -> Wanted {
+        let share = self.rounds.map(|rounds| self.share(member, rounds));
         Wanted {
             accumulation: self.accumulation(member),
             windows: share.unwrap_or_else(|| self.phase(member)),
-            last: rounds.is_some(),
+            last: self.rounds.is_some(),
         }
     }
 
+    /// More than all phases together can be: rounding adds at most half to an accumulation.
+    fn most_windows(&self) -> f64 {
+        let base = self.base(self.crowd.ranks).0 as f64;
+        let measured = self.crowd.microwindows_per_s as f64 / 1e6;
+        1.5 * (base + self.period_s().unwrap_or_default() * measured) + 1.0
+    }
+
     /// True if so many rounds with the members' shares take all that is left.
-    fn suffice(&self, rounds: u64) -> bool {
-        let shares = self.members.iter().map(|m| self.share(m, rounds).0);
+    fn suffice(&self, rounds: u64, members: impl Iterator<Item = Member>) -> bool {
+        let shares = members.map(|member| self.share(&member, rounds).0);
         shares.sum::<u64>().saturating_mul(rounds) >= self.left.0
     }
 
     /// A member's part, by its rate, of what is left for each of so many rounds; a phase at most.
     fn share(&self, member: &Member, rounds: u64) -> Windows {
-        let weights: f64 = self.members.iter().map(|m| self.weight(m)).sum();
-        let part = self.weight(member) / weights.max(1e-9) / rounds as f64;
+        let part = self.weight(member) / self.weights().max(1e-9) / rounds as f64;
         let share = (self.left.0 as f64 * part).ceil() as u64;
         self.phase(member).min(Windows(share))
-    }
-
-    /// Who takes part.
-    pub fn keys(&self) -> impl Iterator<Item = ReplicaKey> {
-        self.members.iter().map(|member| member.key)
     }
 
     /// Seconds that a whole round takes: its longest phase and its longest exchange. `None` while
@@ -179,26 +278,21 @@ impl PhasePlan<'_> {
 
     /// Seconds that a member needs from the end of training until its contribution is in; that of
     /// the slowest if it was never measured.
-    pub fn exchange_s(&self, key: ReplicaKey) -> f64 {
-        let pace = self.members.iter().find(|m| m.key == key);
-        let pace = pace.and_then(|member| member.pace);
+    pub fn exchange_s(&self, member: &Member) -> f64 {
+        let pace = member.pace;
         pace.map_or_else(|| self.longest_exchange_s(), |pace| pace.exchange_s())
     }
 
     /// Seconds that a member needs to train so many windows and contribute them; `None` while
     /// nobody is measured.
-    pub fn takes_s(&self, key: ReplicaKey, windows: Windows) -> Option<f64> {
+    pub fn takes_s(&self, member: &Member, windows: Windows) -> Option<f64> {
         self.period_s()?;
-        let member = self.members.iter().find(|member| member.key == key)?;
-        Some(windows.0 as f64 / self.weight(member) + self.exchange_s(key))
+        Some(windows.0 as f64 / self.weight(member) + self.exchange_s(member))
     }
 
     /// What is wanted, cut to whole steps that fit into so many seconds; half a step over is on
     /// time.
-    pub fn fitting(&self, key: ReplicaKey, wanted: Wanted, seconds: f64) -> Windows {
-        let Some(member) = self.members.iter().find(|member| member.key == key) else {
-            return Windows(0);
-        };
+    pub fn fitting(&self, member: &Member, wanted: Wanted, seconds: f64) -> Windows {
         let micro_batch = self.spec.micro_batch(member.ranks).0;
         let step = micro_batch * u64::from(wanted.accumulation);
         let steps = (seconds * self.weight(member) / step as f64).round();
@@ -207,28 +301,33 @@ impl PhasePlan<'_> {
     }
 
     fn longest_exchange_s(&self) -> f64 {
-        let paces = self.members.iter().filter_map(|member| member.pace);
-        paces.map(|pace| pace.exchange_s()).fold(0.0, f64::max)
+        self.crowd.exchange_ms as f64 / 1e3
     }
 
-    /// `H·B·W·A` of the recipe.
-    fn base(&self, member: &Member) -> Windows {
-        let steps = self.spec.phase.steps.0;
-        Windows(steps.saturating_mul(self.spec.step_windows(member.ranks).0))
+    /// `H·B·W·A` of the recipe, for so many accelerators.
+    fn base(&self, ranks: u64) -> Windows {
+        let PhaseSpec {
+            steps,
+            batch,
+            accumulation,
+            ..
+        } = self.spec.phase;
+        let of_a_rank = steps.0.saturating_mul(batch.0 * u64::from(accumulation));
+        Windows(of_a_rank.saturating_mul(ranks))
     }
 
     /// `H·B·W·A` with the member's own `A`.
     fn phase(&self, member: &Member) -> Windows {
         let micro_batches = u64::from(self.accumulation(member));
-        let base = self.base(member).0 / u64::from(self.spec.phase.accumulation);
+        let base = self.base(member.ranks.into()).0 / u64::from(self.spec.phase.accumulation);
         Windows(base.saturating_mul(micro_batches))
     }
 
     fn accumulation(&self, member: &Member) -> u32 {
         let base = self.spec.phase.accumulation;
-        let faster = match (self.period_s(), member.windows_per_s()) {
-            (Some(period_s), Some(rate)) if self.spec.phase.balance => {
-                period_s * rate / self.base(member).0 as f64
+        let faster = match (self.period_s(), member.pace) {
+            (Some(period_s), Some(pace)) if self.spec.phase.balance => {
+                period_s * pace.windows_per_s() / self.base(member.ranks.into()).0 as f64
             }
             _ => 1.0,
         };
@@ -238,8 +337,21 @@ impl PhasePlan<'_> {
 
     /// Windows per second; one who was never measured counts as slow as the slowest.
     fn weight(&self, member: &Member) -> f64 {
-        let as_slow = || self.base(member).0 as f64 / self.period_s().unwrap_or(1.0);
-        member.windows_per_s().unwrap_or_else(as_slow)
+        let pace = member.pace;
+        pace.map_or_else(
+            || self.as_slow(member.ranks.into()),
+            |pace| pace.windows_per_s(),
+        )
+    }
+
+    /// That of all members.
+    fn weights(&self) -> f64 {
+        let measured = self.crowd.microwindows_per_s as f64 / 1e6;
+        measured + self.as_slow(self.crowd.ranks_unmeasured)
+    }
+
+    fn as_slow(&self, ranks: u64) -> f64 {
+        self.base(ranks).0 as f64 / self.period_s().unwrap_or(1.0)
     }
 }
 

@@ -5,8 +5,8 @@
 //! it.
 
 use crate::{
-    Attempts, CloseReason, Contribution, EndReason, GenerationInfo, Lease, Ledger, LeftReason,
-    Lost, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
+    Attempts, CloseReason, Contribution, EndReason, GenerationInfo, Index, Lease, Ledger,
+    LeftReason, Lost, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
@@ -51,6 +51,8 @@ pub struct State {
     pub ending: Option<EndReason>,
     /// True once the run is over.
     pub ended: bool,
+    /// For looking things up; says nothing that is not above.
+    pub index: Index,
 }
 
 /// A replica's name, and its latest incarnation.
@@ -134,7 +136,7 @@ pub struct RoundSummary {
     /// How long the merge took.
     pub merge_ms: u64,
     /// How its members spent it.
-    pub times: Vec<(ReplicaKey, PhaseTimes)>,
+    pub times: BTreeMap<ReplicaKey, PhaseTimes>,
 }
 
 /// A generation that is to be evaluated.
@@ -188,6 +190,7 @@ impl State {
             last_contribution: ContributionNo(0),
             ending: None,
             ended: false,
+            index: Index::default(),
         }
     }
 
@@ -197,56 +200,10 @@ impl State {
         self.replicas.get(key.0 as usize)
     }
 
-    /// A replica by name.
-    #[must_use]
-    pub fn find(&self, id: &ReplicaId) -> Option<(ReplicaKey, &Replica)> {
-        let index = self.replicas.iter().position(|replica| replica.id == *id)?;
-        Some((ReplicaKey(index as u32), &self.replicas[index]))
-    }
-
     /// The lease of a replica.
     #[must_use]
     pub fn lease_of(&self, key: ReplicaKey) -> Option<&Lease> {
         self.leases.get(&self.replica(key)?.lease?)
-    }
-
-    /// The contribution of a replica to the open round that is not staged yet.
-    #[must_use]
-    pub fn announced_by(&self, key: ReplicaKey) -> Option<(ContributionNo, &Contribution)> {
-        let open = |c: &Contribution| c.key == key && c.stage == crate::Stage::Announced;
-        self.contributions
-            .iter()
-            .find(|(_, c)| open(c))
-            .map(|(no, c)| (*no, c))
-    }
-
-    /// A contribution of the open round by its id.
-    #[must_use]
-    pub fn contribution(&self, id: Hash) -> Option<(ContributionNo, &Contribution)> {
-        self.contributions
-            .iter()
-            .find(|(_, c)| c.id == id)
-            .map(|(no, c)| (*no, c))
-    }
-
-    /// Live replicas.
-    pub fn live(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
-        let keyed = self
-            .replicas
-            .iter()
-            .enumerate()
-            .map(|(i, r)| (ReplicaKey(i as u32), r));
-        keyed.filter(|(_, replica)| replica.presence == Presence::Live)
-    }
-
-    /// Members of the open round that have not contributed yet.
-    pub fn awaited(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
-        self.live().filter(|(_, replica)| {
-            replica
-                .plan
-                .is_some_and(|plan| plan.generation == self.round.base)
-                && replica.contributed != Some(self.round.base)
-        })
     }
 
     /// Windows committed over all epochs.

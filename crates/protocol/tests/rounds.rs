@@ -372,5 +372,8 @@ fn how_a_round_was_spent_is_kept_once() {
         };
         story.send(Command::Lease(request)).unwrap();
     }
-    assert_eq!(story.state().rounds[0].times, [(story.key("a"), times)]);
+    assert_eq!(
+        story.state().rounds[0].times,
+        [(story.key("a"), times)].into()
+    );
 }

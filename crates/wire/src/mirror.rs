@@ -198,9 +198,12 @@ impl Wire for Duration {
     }
 }
 
-/// Declares the mirror of a struct with public fields: same names, in this order.
+/// Declares the mirror of a struct with public fields: same names, in this order. A field that is
+/// derived from the others is left out, and made by a method of theirs.
 macro_rules! mirror_struct {
-    ($json:ident = $type:ident { $($field:ident: $part:ty),* $(,)? } $(check $check:expr)?) => {
+    ($json:ident = $type:ident { $($field:ident: $part:ty),* $(,)? }
+        $(derived $derived:ident by $derive:ident)?
+        $(check $check:expr)?) => {
         #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
         #[allow(missing_docs)]
         #[doc = concat!("JSON form of `", stringify!($type), "`.")]
@@ -214,8 +217,13 @@ macro_rules! mirror_struct {
             fn from_json(json: $json) -> Result<Self, $crate::BadValue> {
                 let value = $type {
                     $($field: <$part as $crate::Wire>::from_json(json.$field)
-                        .map_err(|error| error.at(stringify!($field)))?),*
+                        .map_err(|error| error.at(stringify!($field)))?,)*
+                    $($derived: Default::default(),)?
                 };
+                $(
+                    let mut value = value;
+                    value.$derive();
+                )?
                 $(
                     let check: fn(&$type) -> Result<(), &'static str> = $check;
                     check(&value).map_err($crate::BadValue::new)?;

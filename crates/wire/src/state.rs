@@ -35,7 +35,7 @@ mirror_struct!(StateJson = State {
     last_contribution: ContributionNo,
     ending: Option<EndReason>,
     ended: bool,
-});
+} derived index by reindex);
 mirror_struct!(ReplicaJson = Replica {
     id: ReplicaId,
     ranks: u32,
@@ -128,7 +128,7 @@ mirror_struct!(RoundSummaryJson = RoundSummary {
     reason: CloseReason,
     merged: Vec<(ReplicaKey, Hash, Windows, Tokens, Steps)>,
     merge_ms: u64,
-    times: Vec<(ReplicaKey, PhaseTimes)>,
+    times: BTreeMap<ReplicaKey, PhaseTimes>,
 });
 mirror_struct!(EvaluationJson = Evaluation { generation: Generation, asked: Option<ReplicaKey> });
 mirror_struct!(EvaluationsJson = Evaluations {

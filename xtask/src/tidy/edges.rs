@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "coordinator",
     "session",
     "agent",
+    "bench",
     "cli",
     "sim",
     "model",

@@ -46,7 +46,7 @@ fn lost_lease_lines(replayed: &Replayed, story: &Story) -> Vec<String> {
         for (span, ownership) in replayed.state.ledger.intervals() {
             let (from, to) = (span.start.0.max(start), span.end.0.min(end));
             if from < to {
-                let owner = ledger::owner(replayed, ownership);
+                let owner = replayed.owner(ownership);
                 lines.push(format!("positions {from}..{to}, lost by {LATE}: {owner}"));
             }
         }

@@ -1,20 +1,23 @@
 //! Deadlines. They live only here, on the coordinator's monotonic clock, and start afresh after a
 //! restart or a stall: nobody loses a lease because the coordinator was away.
 
+use super::deadlines::Deadlines;
 use super::upload::{Upload, uploads};
 use crate::{GraceRule, PhaseTimes, Progress, RoundSummary, RunSpec, State};
 use hansa_base::{ContributionNo, MonoMs, ReplicaKey};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clocks {
     /// When each lease holder and each member of the open round is given up without progress.
-    pub work: BTreeMap<ReplicaKey, MonoMs>,
+    pub work: Deadlines<ReplicaKey>,
     /// When each live incarnation is given up without a call.
-    pub sessions: BTreeMap<ReplicaKey, MonoMs>,
+    pub sessions: Deadlines<ReplicaKey>,
     /// When the round closes without those who have not contributed.
     pub grace: Option<MonoMs>,
+    /// The grace window, after so many rounds and reports of how they went.
+    window: Option<((usize, usize), Duration)>,
     /// When each member of the open round was first told what to train.
     pub started: BTreeMap<ReplicaKey, MonoMs>,
     /// When the evaluation that is due is taken from whom was asked, or given up at the run's end.
@@ -33,9 +36,10 @@ impl Clocks {
         let members = state.awaited().map(|(key, _)| key);
         let session = now.after(timing.session_ttl);
         Self {
-            work: holders.chain(members).map(|key| (key, work)).collect(),
-            sessions: state.live().map(|(key, _)| (key, session)).collect(),
+            work: Deadlines::all(holders.chain(members), work),
+            sessions: Deadlines::all(state.live().map(|(key, _)| key), session),
             grace: (!state.round.staged.is_empty()).then(|| now.after(grace(spec, state))),
+            window: None,
             // Whoever has a plan may be training by it.
             started: state.awaited().map(|(key, _)| (key, now)).collect(),
             evaluation: state
@@ -48,14 +52,30 @@ impl Clocks {
     }
 
     pub fn heard(&mut self, spec: &RunSpec, key: ReplicaKey, now: MonoMs) {
-        self.sessions
-            .insert(key, now.after(spec.timing.session_ttl));
+        self.sessions.set(key, now.after(spec.timing.session_ttl));
     }
 
     /// Moves a deadline out, never in.
     pub fn renew(&mut self, key: ReplicaKey, now: MonoMs, ttl: Duration) {
-        let deadline = self.work.entry(key).or_default();
-        *deadline = (*deadline).max(now.after(ttl));
+        let last = self.work.get(key).unwrap_or_default();
+        self.work.set(key, last.max(now.after(ttl)));
+    }
+
+    /// [`grace`], computed again only when more was observed.
+    pub fn grace_window(&mut self, spec: &RunSpec, state: &State) -> Duration {
+        let seen = state.rounds.iter().rev().take(ROUNDS_SEEN);
+        let seen = (
+            state.rounds.len(),
+            seen.map(|round| round.times.len()).sum(),
+        );
+        match self.window {
+            Some((then, window)) if then == seen => window,
+            _ => {
+                let window = grace(spec, state);
+                self.window = Some((seen, window));
+                window
+            }
+        }
     }
 
     /// True if so much time has passed since the last tick that the coordinator was away.
@@ -93,7 +113,7 @@ const LAGS_MIN: usize = 4;
 
 /// How long a round stays open after its first staged contribution: `median + 4 · spread` of how far
 /// members lagged behind the first one, where the spread is the median distance from the median.
-pub(super) fn grace(spec: &RunSpec, state: &State) -> Duration {
+fn grace(spec: &RunSpec, state: &State) -> Duration {
     let fixed = spec.timing.grace;
     let mut lags_ms: Vec<u64> = match spec.timing.grace_rule {
         GraceRule::Fixed => Vec::new(),
@@ -113,14 +133,14 @@ pub(super) fn grace(spec: &RunSpec, state: &State) -> Duration {
 
 /// How much longer than the first each other member needed for phase and exchange.
 fn lags_ms(round: &RoundSummary) -> Vec<u64> {
-    let merged = |key| round.merged.iter().any(|merged| merged.0 == key);
+    let merged: BTreeSet<ReplicaKey> = round.merged.iter().map(|merged| merged.0).collect();
     let total = |times: &PhaseTimes| {
         let parts = [times.download_ms, times.train_ms, times.checkpoint_ms];
         parts
             .iter()
             .fold(times.upload_ms, |sum, part| sum.saturating_add(*part))
     };
-    let times = round.times.iter().filter(|(key, _)| merged(*key));
+    let times = round.times.iter().filter(|(key, _)| merged.contains(key));
     let mut totals_ms: Vec<u64> = times.map(|(_, times)| total(times)).collect();
     totals_ms.sort_unstable();
     let first = totals_ms.first().copied().unwrap_or_default();

@@ -1,6 +1,5 @@
 //! Contributions: announced, uploaded, staged. And the goodbye that ends a replica cleanly.
 
-use super::clocks::grace;
 use super::{Answer, Effect, Machine};
 use crate::{
     Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Problem, Refusal,
@@ -137,22 +136,16 @@ impl Machine {
         self.emit(Event::Staged { no })?;
         self.renew(now, key);
         if self.state.round.staged.len() == 1 {
-            self.clocks.grace = Some(now.after(grace(&self.spec, &self.state)));
+            self.clocks.grace = Some(now.after(self.grace()));
         }
         self.close_if_due(now)?;
         Ok(Reply::Verdict(Verdict::Staged))
     }
 
     fn verdict_of_the_past(&self, id: Hash) -> Answer {
-        let decided = self
-            .state
-            .replicas
-            .iter()
-            .filter_map(|replica| replica.decided.as_ref());
-        let mut known = decided.filter(|(known, _)| *known == id);
-        let verdict = known
-            .next()
-            .map(|(_, verdict)| Reply::Verdict(verdict.clone()));
+        let decided = self.state.decided(id);
+        let verdict = decided.and_then(|replica| replica.decided.clone());
+        let verdict = verdict.map(|(_, verdict)| Reply::Verdict(verdict));
         verdict.ok_or(Refusal::UnknownContribution(id))
     }
 
@@ -191,7 +184,7 @@ impl Machine {
             incarnation,
             reason,
         })?;
-        self.clocks.sessions.remove(&key);
+        self.clocks.sessions.remove(key);
         self.vitals.remove(&key);
         self.evaluator_left(key)
     }
@@ -239,7 +232,7 @@ impl Machine {
             cause,
             at_risk,
         })?;
-        self.clocks.work.remove(&key);
+        self.clocks.work.remove(key);
         self.reported.remove(&lease);
         self.quarantine_poison()
     }

@@ -30,12 +30,7 @@ impl Machine {
             current: self.state.current,
             merging: self.state.round.phase != RoundPhase::Open,
             ending: self.state.ending,
-            waits_for: self
-                .state
-                .awaited()
-                .map(|(_, replica)| replica.id.clone())
-                .take(8)
-                .collect(),
+            waits_for: self.waits_for(),
             next: if waiting {
                 self.spec.timing.poll_every()
             } else {

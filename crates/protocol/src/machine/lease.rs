@@ -5,7 +5,10 @@ use crate::phase::Wanted;
 use crate::{
     Event, ExcusedBecause, Grant, LeaseAnswer, LeaseRequest, Refusal, Reply, RoundPhase, Wait,
 };
-use hansa_base::{LeaseId, MonoMs, ReplicaKey, Windows};
+use hansa_base::{LeaseId, MonoMs, ReplicaId, ReplicaKey, Windows};
+
+/// Names in an answer.
+const NAMES_MAX: usize = 8;
 
 impl Machine {
     pub(super) fn lease(&mut self, now: MonoMs, request: LeaseRequest) -> Answer {
@@ -38,10 +41,16 @@ impl Machine {
             return Ok(LeaseAnswer::Wait(Wait::Merging));
         }
         if self.replica(key)?.contributed == Some(self.state.round.base) {
-            let awaited = self.state.awaited().map(|(_, replica)| replica.id.clone());
-            return Ok(LeaseAnswer::Wait(Wait::Members(awaited.collect())));
+            return Ok(LeaseAnswer::Wait(Wait::Members(self.waits_for())));
         }
         self.grant_phase(now, key)
+    }
+
+    /// Who is waited for, as many as people want to read.
+    pub(super) fn waits_for(&self) -> Vec<ReplicaId> {
+        let awaited = self.state.awaited();
+        let names = awaited.map(|(_, replica)| replica.id.clone());
+        names.take(NAMES_MAX).collect()
     }
 
     fn grant_phase(&mut self, now: MonoMs, key: ReplicaKey) -> Result<LeaseAnswer, Refusal> {
@@ -128,7 +137,7 @@ impl Machine {
         };
         let round = self.state.rounds.get(generation.0 as usize);
         // Sent once; a repeated request must not count it twice.
-        if round.is_some_and(|round| round.times.iter().all(|(who, _)| *who != key)) {
+        if round.is_some_and(|round| !round.times.contains_key(&key)) {
             self.emit(Event::Timed {
                 key,
                 generation,

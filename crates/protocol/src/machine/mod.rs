@@ -6,6 +6,7 @@
 mod attempts;
 mod clocks;
 mod contribute;
+mod deadlines;
 mod evaluate;
 mod heartbeat;
 mod lease;

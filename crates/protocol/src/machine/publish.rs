@@ -10,7 +10,7 @@ impl Machine {
         if merged.generation == self.state.current.generation {
             return Ok(Reply::Done);
         }
-        let members: Vec<ReplicaKey> = self.members();
+        let members: Vec<ReplicaKey> = self.state.members().map(|member| member.key).collect();
         let payloads: Vec<_> = self.state.contributions.values().map(|c| c.id).collect();
         let Merged {
             generation,
@@ -39,19 +39,6 @@ impl Machine {
             Some(reason) => self.start_ending(now, reason),
             None => self.turn_epoch(),
         }
-    }
-
-    fn members(&self) -> Vec<ReplicaKey> {
-        let base = self.state.round.base;
-        let planned = |replica: &crate::Replica| {
-            replica.plan.is_some_and(|plan| plan.generation == base)
-                || replica.contributed == Some(base)
-        };
-        self.state
-            .live()
-            .filter(|(_, replica)| planned(replica))
-            .map(|(key, _)| key)
-            .collect()
     }
 
     /// Who took part goes on: the next round waits for it while it downloads.

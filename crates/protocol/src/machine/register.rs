@@ -55,7 +55,7 @@ impl Machine {
         if !alive {
             return Ok(Standing::Fresh(key));
         }
-        let until = self.clocks.sessions.get(&key).copied().unwrap_or(now);
+        let until = self.clocks.sessions.get(key).unwrap_or(now);
         Err(Refusal::Busy {
             replica: register.replica.clone(),
             retry: until.since(now),

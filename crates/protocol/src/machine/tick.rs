@@ -3,10 +3,11 @@
 use super::clocks::Clocks;
 use super::{Answer, Effect, Machine};
 use crate::{
-    CloseReason, CloseRecord, ClosedContribution, Event, ExcusedBecause, FreedCause, Lease,
-    LeftReason, OuterStep, Refusal, RefusedBecause, Reply, RoundPhase, Stage,
+    CloseReason, CloseRecord, ClosedContribution, Event, ExcusedBecause, FreedCause, LeftReason,
+    OuterStep, Refusal, RefusedBecause, Reply, RoundPhase, Stage,
 };
-use hansa_base::{ContributionNo, MonoMs, ReplicaKey};
+use hansa_base::{ContributionNo, LeaseId, MonoMs, ReplicaKey};
+use std::collections::BTreeSet;
 
 impl Machine {
     pub(super) fn tick(&mut self, now: MonoMs) -> Answer {
@@ -28,21 +29,16 @@ impl Machine {
 
     /// True if half of all leases or more end now, and more than one: that is nobody's data.
     fn many_end_at_once(&self, now: MonoMs) -> bool {
-        let over = |end: Option<&MonoMs>| end.is_some_and(|end| *end <= now);
-        let ends = |lease: &&Lease| {
-            over(self.clocks.work.get(&lease.key)) || over(self.clocks.sessions.get(&lease.key))
-        };
-        let ending = self.state.leases.values().filter(ends).count();
-        ending > 1 && ending * 2 >= self.state.leases.len()
+        let gone = self.clocks.sessions.over(now);
+        let of_the_gone = gone.filter_map(|key| self.state.replica(key)?.lease);
+        let stuck = self.clocks.work.over(now);
+        let stuck = stuck.filter_map(|key| self.state.replica(key)?.lease);
+        let ending: BTreeSet<LeaseId> = stuck.chain(of_the_gone).collect();
+        ending.len() > 1 && ending.len() * 2 >= self.state.leases.len()
     }
 
     fn expire_sessions(&mut self, now: MonoMs, many: bool) -> Result<(), Refusal> {
-        let sessions = &self.clocks.sessions;
-        let over: Vec<ReplicaKey> = sessions
-            .iter()
-            .filter(|(_, end)| **end <= now)
-            .map(|(key, _)| *key)
-            .collect();
+        let over: Vec<ReplicaKey> = self.clocks.sessions.over(now).collect();
         let cause = if many {
             FreedCause::ManyAtOnce
         } else {
@@ -54,11 +50,9 @@ impl Machine {
 
     /// Who shows no progress loses its lease, and leaves the round even if it has none.
     fn expire_work(&mut self, now: MonoMs, many: bool) -> Result<(), Refusal> {
-        let work = &self.clocks.work;
-        let over = work.iter().filter(|(_, end)| **end <= now);
-        let over: Vec<ReplicaKey> = over.map(|(key, _)| *key).collect();
+        let over: Vec<ReplicaKey> = self.clocks.work.over(now).collect();
         for key in over {
-            self.clocks.work.remove(&key);
+            self.clocks.work.remove(key);
             let cause = if many {
                 FreedCause::ManyAtOnce
             } else {
@@ -82,16 +76,12 @@ impl Machine {
         if staged == 0 || round.phase != RoundPhase::Open || self.state.ending.is_some() {
             return Ok(());
         }
-        let awaited = self.state.awaited().count();
+        let awaited = self.state.awaited_count();
         let members = staged + awaited;
         if staged < members.min(self.spec.min_quorum as usize) {
             return Ok(());
         }
-        let uploading = self
-            .state
-            .contributions
-            .values()
-            .any(|c| c.stage == Stage::Announced);
+        let uploading = self.state.is_uploading();
         let grace_over = self.clocks.grace.is_some_and(|end| end <= now) && !uploading;
         let reason = if awaited == 0 {
             CloseReason::AllContributed {

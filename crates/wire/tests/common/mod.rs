@@ -373,7 +373,7 @@ fn attempts() -> Attempts {
 /// Not a state that a run would come to; one in which no field is empty.
 pub fn rich_state() -> State {
     let refused = Verdict::Refused(RefusedBecause::Gate);
-    State {
+    let mut state = State {
         epoch: Epoch(2),
         ledger: ledger(),
         attempts: attempts(),
@@ -408,7 +408,7 @@ pub fn rich_state() -> State {
             },
             merged: vec![(ReplicaKey(1), hash(18), Windows(8), Tokens(128), Steps(4))],
             merge_ms: 12,
-            times: vec![(ReplicaKey(1), times())],
+            times: BTreeMap::from([(ReplicaKey(1), times())]),
         }],
         evaluations: Evaluations {
             due: Some(Evaluation {
@@ -422,7 +422,10 @@ pub fn rich_state() -> State {
         last_contribution: ContributionNo(4),
         ending: Some(EndReason::Tokens),
         ended: true,
-    }
+        index: Index::default(),
+    };
+    state.reindex();
+    state
 }
 
 pub fn rich_snapshot() -> SnapshotState {
