@@ -66,7 +66,8 @@ impl Listening {
     pub fn save(&self, data: &Path) -> anyhow::Result<()> {
         let file = data.join(LISTENING_FILE);
         let text = serde_json::to_vec(self).context("write JSON")?;
-        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+        // Others read it at any time.
+        Ok(hansa_store::replace_file(&file, &text, 0o644)?)
     }
 
     /// As noted in a data directory.

@@ -182,6 +182,12 @@ impl World {
                 self.tell(|_| format!("{life:?}: {notice}"));
             }
             Action::Promote => self.promote(life),
+            Action::Forget => {
+                if let Some(disk) = self.disk(life) {
+                    (disk.latest, disk.accepted) = (None, None);
+                    disk.payloads.clear();
+                }
+            }
             Action::Exit(_) => {}
             action => self.job(life, action),
         }

@@ -40,12 +40,17 @@ impl World {
             Call::Upload { id, payload, .. } => {
                 return self.send_upload(life, host, no, id, payload);
             }
-            Call::Register { nonce, resume } => Command::Register(Register {
+            Call::Register {
+                nonce,
+                resume,
+                held,
+            } => Command::Register(Register {
                 replica: self.hosts[host].id.clone(),
                 digest: self.setting.spec.digest.clone(),
                 ranks: self.hosts[host].ranks,
                 nonce,
                 resume,
+                held,
                 fresh_token: self.random.hash(),
             }),
             Call::Lease(request) => Command::Lease(request),

@@ -3,7 +3,7 @@
 
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
-    Tokens, Windows,
+    Timeline, Tokens, Windows,
 };
 use hansa_protocol::{
     CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event, FreedCause,
@@ -55,6 +55,7 @@ mirror_enum!(EventJson = Event {
         tokens: Tokens,
     }
     struct EpochStarted { epoch: Epoch }
+    struct Restored { timeline: Timeline }
     tuple Closed(record: CloseRecord)
     tuple Ending(reason: EndReason)
     unit Ended
@@ -63,6 +64,7 @@ mirror_enum!(LeftReasonJson = LeftReason {
     unit Goodbye
     unit SessionExpired
     unit RunEnded
+    unit Restored
 });
 mirror_enum!(FreedCauseJson = FreedCause {
     unit LeaseExpired
@@ -71,6 +73,7 @@ mirror_enum!(FreedCauseJson = FreedCause {
     unit NotFinite
     unit Goodbye
     unit RunEnding
+    unit Restored
 });
 mirror_enum!(CloseReasonJson = CloseReason {
     struct AllContributed { members: u32 }

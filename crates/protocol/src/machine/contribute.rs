@@ -65,9 +65,8 @@ impl Machine {
     ) -> Result<(), Refusal> {
         let (current, base) = (self.state.current, parts.generation);
         if base > current.generation {
-            return Err(Refusal::NeverIssued {
-                what: format!("generation {base}"),
-            });
+            let generation = base;
+            return Err(Refusal::NoSuchGeneration { generation });
         }
         if let Some(reason) = self.state.ending {
             return Err(Refusal::RunOver(reason));
