@@ -195,13 +195,7 @@ impl Process {
         self.disk.token = Some(answer.token);
         self.disk.nonce = None;
         let again = !self.weights.is_empty();
-        self.caller = Some(Caller {
-            replica: name.clone(),
-            run,
-            timeline: answer.timeline,
-            incarnation: answer.incarnation,
-            seal: answer.seal,
-        });
+        self.caller = Some(answer.caller(run, name.clone()));
         self.lease = answer.lease;
         let Some(work) = &self.work else {
             return self.ask();

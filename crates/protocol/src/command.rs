@@ -484,3 +484,17 @@ impl Refusal {
         )
     }
 }
+
+impl Registered {
+    /// What the replica shows with every further call.
+    #[must_use]
+    pub fn caller(&self, run: Hash, replica: ReplicaId) -> Caller {
+        Caller {
+            replica,
+            run,
+            timeline: self.timeline,
+            incarnation: self.incarnation,
+            seal: self.seal,
+        }
+    }
+}

@@ -4,7 +4,7 @@
 use super::api::{Action, Call, ExitReason, Notice, Void};
 use super::local::LocalState;
 use super::machine::{Doing, Held, Job, ReplicaMachine, Then, Weights, WhenBusy};
-use crate::{Caller, GenerationInfo, LeaseView, Refusal, Registered};
+use crate::{GenerationInfo, LeaseView, Refusal, Registered};
 use hansa_base::{MonoMs, Windows};
 
 impl ReplicaMachine {
@@ -65,16 +65,6 @@ impl ReplicaMachine {
         self.exit(now, ExitReason::OlderCopy { ours, theirs });
     }
 
-    fn caller_of(&self, registered: &Registered) -> Caller {
-        Caller {
-            replica: self.replica.clone(),
-            run: self.spec.run,
-            timeline: registered.timeline,
-            incarnation: registered.incarnation,
-            seal: registered.seal,
-        }
-    }
-
     pub(super) fn registration(&self) -> Call {
         Call::Register {
             nonce: self.record.nonce.unwrap_or_default(),
@@ -92,7 +82,8 @@ impl ReplicaMachine {
     }
 
     pub(super) fn registered(&mut self, now: MonoMs, registered: Registered) {
-        self.record.held = Some(self.caller_of(&registered));
+        let caller = registered.caller(self.spec.run, self.replica.clone());
+        self.record.held = Some(caller);
         self.record.token = Some(registered.token);
         self.record.nonce = None;
         self.enter(now, Doing::SavingToken(Box::new(registered)));
