@@ -78,10 +78,7 @@ impl State {
             Event::Quarantined { spans } => self.quarantined(spec, spans),
             Event::LetOut { windows } => self.let_out(spec, windows),
             Event::Planned { key, plan } => self.planned(*key, *plan),
-            Event::Excused { key } => {
-                self.replica_mut(*key)?.plan = None;
-                Ok(())
-            }
+            Event::Excused { key } => self.replica_mut(*key).map(|replica| replica.plan = None),
             Event::Announced {
                 no,
                 key,
