@@ -79,9 +79,10 @@ impl World {
         let Some(delta) = stored else {
             return self.fail(format!("payload {} is not on the disk", payload.short()));
         };
+        let (least, most) = self.setting.costs.chunk_ms;
         let mut later = 0;
         for _ in 0..self.random.between(0, 3) {
-            later += self.random.between(50, 900);
+            later += self.random.between(least, most);
             let what = Asked::Chunk(id);
             self.send(
                 Request {
@@ -93,7 +94,7 @@ impl World {
                 later,
             );
         }
-        later += self.random.between(50, 900);
+        later += self.random.between(least, most);
         let what = Asked::Complete(id, payload, Box::new(delta));
         self.send(
             Request {
