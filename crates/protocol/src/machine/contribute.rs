@@ -140,10 +140,12 @@ impl Machine {
                 return Ok(Reply::Verdict(Verdict::Refused(because)));
             }
         }
+        let done = contribution.parts.windows();
         self.emit(Event::Staged { no })?;
         self.renew_lease(now, key)?;
         if self.state.round.staged.len() == 1 {
-            self.clocks.grace = Some(now.after(self.grace()));
+            let window = self.grace();
+            self.clocks.grace = Some(now.after(self.early_by(now, key, done)).after(window));
         }
         self.close_if_due(now)?;
         Ok(Reply::Verdict(Verdict::Staged))
