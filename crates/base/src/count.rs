@@ -82,6 +82,11 @@ number!(
     /// The number of a pass over the corpus, from 0.
     Epoch(u32)
 );
+number!(
+    /// The number of one history of a run; a restored copy has a later one than what it is a copy of.
+    /// Milliseconds since 1970, or more: that no two histories have the same.
+    Timeline(u64)
+);
 count!(
     /// A number of windows (training samples).
     Windows

@@ -11,7 +11,7 @@ mod time;
 
 pub use count::{
     Bytes, ContributionNo, Epoch, Generation, Incarnation, LeaseId, Position, ReplicaKey, Steps,
-    Tokens, Windows,
+    Timeline, Tokens, Windows,
 };
 pub use hash::{Hash, ParseHashError};
 pub use name::{NameError, ReplicaId, ReplicaName, SiteName};

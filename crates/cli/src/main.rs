@@ -1,15 +1,17 @@
 //! The `hansa` command: one training run across many supercomputers.
 //!
 //! Each subcommand has a file; this one only dispatches. Data goes to stdout, prose and errors to
-//! stderr; the exit code is 0 only if what was asked for is done.
+//! stderr; the exit code is 0 only if what was asked for is done, and 75 if it may be done later.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod backup;
 mod bench;
 mod corpus;
 mod credentials;
 mod demo;
 mod ledger;
+mod restore;
 mod serve;
 mod slurm;
 mod status;
@@ -38,6 +40,10 @@ enum Command {
     Train(train::Arguments),
     /// Say what a run is doing, and what it waits for.
     Status(status::Arguments),
+    /// Copy a run, while it goes on, so that it can be restored.
+    Backup(backup::Arguments),
+    /// Make a coordinator's data directory from a backup.
+    Restore(restore::Arguments),
     /// Prove what a run's journal claims, or show it.
     #[command(subcommand)]
     Ledger(ledger::Command),
@@ -55,6 +61,17 @@ enum Command {
     Bench(bench::Command),
 }
 
+/// EX_TEMPFAIL of sysexits.h: nothing is wrong here, and the same command may succeed later.
+const TRY_LATER: u8 = 75;
+
+/// For job scripts in a chain: whether the next job has anything to do.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    match error.downcast_ref() {
+        Some(hansa_session::Error::Away { .. }) => ExitCode::from(TRY_LATER),
+        _ => ExitCode::FAILURE,
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     ui::start_log();
@@ -63,6 +80,8 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => train::block_on(serve::run(arguments)),
         Command::Train(arguments) => train::block_on(train::run(arguments)),
         Command::Status(arguments) => train::block_on(status::run(arguments)),
+        Command::Backup(arguments) => backup::run(&arguments),
+        Command::Restore(arguments) => restore::run(&arguments),
         Command::Ledger(command) => ledger::run(command),
         Command::Token(command) => token::run(command),
         Command::Slurm(command) => slurm::run(command),
@@ -73,7 +92,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             ui::print_error(&error);
-            ExitCode::FAILURE
+            exit_code(&error)
         }
     }
 }

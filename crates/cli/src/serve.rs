@@ -9,6 +9,7 @@ use clap::Args;
 use hansa_coordinator::{Coordinator, Listen, Options, Scope, Summary};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// `hansa serve`.
 #[derive(Args)]
@@ -28,6 +29,10 @@ pub struct Arguments {
     /// again. Takes as much disk as everything that was ever exchanged.
     #[arg(long)]
     keep_all: bool,
+    /// After the run's end, wait so many minutes for replicas that were lost before it, to tell them
+    /// [default: the recipe's session_ttl_s].
+    #[arg(long)]
+    farewell_min: Option<u32>,
     /// Print what happens as JSON lines on stdout.
     #[arg(long)]
     json: bool,
@@ -37,6 +42,8 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut options = Options::new(&arguments.recipe, &arguments.data);
     options.keep_all = arguments.keep_all;
+    let minutes = |minutes| Duration::from_secs(60 * u64::from(minutes));
+    options.farewell = arguments.farewell_min.map(minutes);
     let opened = tokio::task::spawn_blocking(move || Coordinator::open(options));
     let coordinator = opened.await.context("open the run")??;
     let (name, generation) = (coordinator.recipe().name.clone(), coordinator.generation());

@@ -4,9 +4,11 @@ use crate::credentials::{Credentials, RemoteArguments};
 use crate::demo::{ledger_table, plain_table, rounds_table};
 use crate::token::OPERATOR_FILE;
 use crate::ui;
-use crate::ui::out;
+use crate::ui::{note, out};
 use anyhow::Context as _;
 use clap::Args;
+use hansa_coordinator::replay_journal;
+use hansa_store::DataDir;
 use hansa_transfer::{Client, Endpoint};
 use hansa_wire::http::{Client as Caller, path};
 use hansa_wire::status::{ReplicaStatus, Status};
@@ -66,7 +68,8 @@ impl Listening {
     pub fn save(&self, data: &Path) -> anyhow::Result<()> {
         let file = data.join(LISTENING_FILE);
         let text = serde_json::to_vec(self).context("write JSON")?;
-        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+        // Others read it at any time.
+        Ok(hansa_store::replace_file(&file, &text, 0o644)?)
     }
 
     /// As noted in a data directory.
@@ -84,17 +87,29 @@ impl Listening {
 
 /// Prints a run's status.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let endpoint = match arguments.data {
+    let status = match arguments.data {
         // The environment may name a coordinator for `hansa train`; what was asked for wins.
-        Some(data) => operator_endpoint(&Listening::load(&data)?, &data)?,
-        None => arguments.remote.endpoint()?,
+        Some(data) => status_in(&data).await?,
+        None => ask(&arguments.remote.endpoint()?).await?,
     };
-    let status = ask(&endpoint).await?;
     if arguments.json {
         return ui::print_json(&status);
     }
     print(&status);
     Ok(())
+}
+
+/// From the coordinator that serves a data directory; if nobody does, from its journal.
+async fn status_in(data: &Path) -> anyhow::Result<Status> {
+    let journal = DataDir::journal_path(data);
+    if DataDir::is_locked(data) || !journal.exists() {
+        return fetch(&Listening::load(data)?, data).await;
+    }
+    note!(
+        "nobody serves {}: this is what its journal says",
+        data.display()
+    );
+    Ok(replay_journal(data)?.status())
 }
 
 /// The status of the run in a data directory, from the coordinator that serves it.

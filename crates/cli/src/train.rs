@@ -39,6 +39,10 @@ pub struct Arguments {
     /// If another process trains under this name, wait until it is gone.
     #[arg(long)]
     wait_if_busy: bool,
+    /// If the coordinator does not answer for so many minutes, end with exit code 75: a later job goes
+    /// on. Once a replica was told that the run is over, it ends with 0 instead, and sooner.
+    #[arg(long, default_value_t = 30.0, value_parser = minutes)]
+    give_up_after_min: f64,
     /// Print what happens as JSON lines on stdout instead of a progress bar.
     #[arg(long)]
     json: bool,
@@ -57,6 +61,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut options = Options::new(endpoint, replica, arguments.corpus, state);
     options.threads = arguments.threads;
     options.pace = arguments.pace;
+    options.give_up_after = Duration::from_secs_f64(60.0 * arguments.give_up_after_min);
+    options.first_contact_within = options.first_contact_within.min(options.give_up_after);
     options.wait_if_busy = arguments.wait_if_busy;
     options.events = if arguments.json {
         json_lines()
@@ -68,6 +74,14 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         note!("{outcome}");
     }
     Ok(())
+}
+
+/// A number of minutes, up to a year.
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    let fits = (0.0..=366.0 * 24.0 * 60.0).contains(&minutes);
+    fits.then_some(minutes)
+        .ok_or_else(|| "it must be 0 to a year of minutes".to_owned())
 }
 
 fn json_lines() -> EventSink {

@@ -134,12 +134,12 @@ fn check_ledger(place: &Place, committed: u64) {
         (rounds.len() as u64, windows.sum::<u64>()),
         (ROUNDS, committed)
     );
-    // Who trained the first block, and which generation has it.
-    let block = place.json("ledger show data --block 0 --json");
-    let commit = &block["committed"][0];
-    assert!(commit["generation"].as_u64().unwrap() > 0, "{block:#}");
+    // Who trained the first position, and which generation has it. (A block may not have had its turn.)
+    let first = place.json("ledger show data --position 0 --json");
+    let commit = &first["committed"][0];
+    assert!(commit["generation"].as_u64().unwrap() > 0, "{first:#}");
     let name = commit["replica"].as_str().unwrap();
-    let text = place.do_it("ledger show data/journal.sqlite --block 0");
+    let text = place.do_it("ledger show data/journal.sqlite --position 0");
     assert!(text.contains(&format!("trained by {name}")), "{text}");
     let own = place.json(&format!("ledger show data --replica {name} --json"));
     assert_eq!(own["history"][0]["what"], "registered");

@@ -290,6 +290,11 @@ struct Replica {
 }
 
 impl Replica {
+    async fn post_run(&self) -> anyhow::Result<Hash> {
+        let hello: http::Hello = self.client.get_json(path::HELLO, CALL_MAX).await?;
+        Ok(hello.run_id.parse()?)
+    }
+
     async fn register(world: &World, server: &Server, number: u32) -> anyhow::Result<Self> {
         let replica: hansa_base::ReplicaId = format!("lumi/r{number}").parse()?;
         let endpoint = Endpoint {
@@ -305,7 +310,10 @@ impl Replica {
             client: Client::with_headers(&endpoint, &headers.headers())?,
             caller: Caller {
                 replica: replica.clone(),
+                run: Hash::default(),
+                timeline: hansa_base::Timeline(0),
                 incarnation: Incarnation(0),
+                seal: Hash::default(),
             },
             number,
             dir: world.dir.clone(),
@@ -317,9 +325,13 @@ impl Replica {
             ranks: 1,
             nonce: Hash([1; 32]),
             resume: None,
+            held: None,
         };
         let registered: Registered = this.post(path::REGISTER, &request).await?;
+        this.caller.run = this.post_run().await?;
         this.caller.incarnation = registered.incarnation;
+        this.caller.timeline = registered.timeline;
+        this.caller.seal = registered.seal;
         this.base = this.current().await?.manifest;
         Ok(this)
     }

@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 
 use crate::error::Error;
 use crate::export::export;
+use crate::farewell::Farewell;
 use crate::merging::{MergeDone, drop_stale_uploads, merge, prune};
 use crate::report;
 use crate::setup::{Run, record};
@@ -44,6 +45,8 @@ type Answer = oneshot::Sender<Result<Reply, Refusal>>;
 /// A look at the machine.
 type Query = Box<dyn FnOnce(&Machine, MonoMs) + Send>;
 
+// What waits is bounded, and moved once.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Input {
     Command { command: Command, answer: Answer },
     Query(Query),
@@ -132,6 +135,7 @@ pub(crate) struct Actor {
     stopping: bool,
     snapshots: Snapshots,
     refused: VecDeque<Hash>,
+    farewell: Farewell,
     // Held until the thread ends: the lock of the data directory.
     _dir: DataDir,
 }
@@ -164,6 +168,7 @@ impl Actor {
             files,
         } = run;
         let snapshots = Snapshots::new(journal.last_seq());
+        let farewell = Farewell::new(&shell, machine.state());
         let actor = Self {
             shell,
             machine,
@@ -176,6 +181,7 @@ impl Actor {
             stopping: false,
             snapshots,
             refused: VecDeque::new(),
+            farewell,
             _dir: dir,
         };
         let body = move || {
@@ -269,7 +275,14 @@ impl Actor {
         match input {
             Input::Command { command, answer } => {
                 self.note_refused_by_the_gate(&command);
+                let newcomer = match &command {
+                    Command::Register(register) => Some(register.replica.clone()),
+                    _ => None,
+                };
                 let outcome = self.machine.handle(self.now(), command);
+                if let (Some(replica), Err(Refusal::RunOver(_))) = (newcomer, &outcome.reply) {
+                    self.farewell.told(replica);
+                }
                 self.note(outcome, Some(answer), None, turn);
             }
             Input::Query(query) => turn.queries.push(query),
@@ -311,8 +324,8 @@ impl Actor {
             Err(Refusal::NeverIssued { what }) => {
                 tracing::error!(
                     %what,
-                    "a replica names what was never issued here: this coordinator is running on an \
-                     old copy of its journal, and stops"
+                    "a replica names what was never issued here, and proves that a copy of this data \
+                     directory has: this one is old, and its coordinator stops"
                 );
                 turn.fatal = Some(Error::OldJournal(what.clone()));
             }
@@ -428,7 +441,7 @@ impl Actor {
             })?;
             return Ok(false);
         }
-        Ok(self.machine.state().live().next().is_none())
+        Ok(self.farewell.is_over(self.machine.state()))
     }
 
     /// Runs blocking work beside this thread; there is one piece at a time.
@@ -570,6 +583,7 @@ fn log(machine: &Machine, event: &Event) {
             tracing::info!(%generation, loss, by = name(key), "evaluated");
         }
         Event::EpochStarted { epoch } => tracing::info!(%epoch, "a new epoch"),
+        Event::Restored { timeline } => tracing::warn!(%timeline, "restored from a backup"),
         Event::Ending(reason) => tracing::info!(%reason, "the run is ending"),
         Event::Ended => tracing::info!("the run is over"),
         _ => {}

@@ -113,6 +113,8 @@ pub fn issue_token(data_dir: &Path, scope: &Scope) -> Result<String, AuthError> 
 /// If the list cannot be read or written.
 pub fn add_token(data_dir: &Path, scope: &Scope, token: &str) -> Result<(), AuthError> {
     let path = data_dir.join(AUTH_FILE);
+    // Held until the new list is in place: of two commands at once, neither loses its token.
+    let _lock = lock(data_dir)?;
     let mut file = read(&path)?;
     let (kind, site) = match scope {
         Scope::Site(site) => ("site", Some(site.to_string())),
@@ -127,6 +129,16 @@ pub fn add_token(data_dir: &Path, scope: &Scope, token: &str) -> Result<(), Auth
         blake3,
     });
     write(&path, &file)
+}
+
+/// Waits for whoever else changes the list. The lock goes with the file, or with the process.
+fn lock(data_dir: &Path) -> Result<File, AuthError> {
+    let path = data_dir.join(".auth.lock");
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&path).map_err(io("open", &path))?;
+    file.lock().map_err(io("lock", &path))?;
+    Ok(file)
 }
 
 /// The scopes in a data directory's list; empty if there is none.
@@ -227,10 +239,12 @@ impl Tokens {
     /// Reads the list; an absent one is made, without a token in it.
     pub fn load(data_dir: &Path) -> Result<Self, AuthError> {
         let path = data_dir.join(AUTH_FILE);
+        let lock = lock(data_dir)?;
         let file = read(&path)?;
         if !path.exists() {
             write(&path, &file)?;
         }
+        drop(lock);
         let known = Known {
             tokens: parse(&path, &file)?,
             stamp: stamp(&path),
@@ -311,6 +325,14 @@ mod tests {
         // A token works from the moment it is issued.
         let operator = issue_token(dir.path(), &Scope::Operator).unwrap();
         assert_eq!(tokens.scope(&operator), Some(Scope::Operator));
+        // Many at once lose none.
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| issue_token(dir.path(), &Scope::Read).unwrap());
+            }
+        });
+        assert_eq!(list_tokens(dir.path()).unwrap().len(), 10);
+        look_now(&tokens);
         // A broken edit changes nothing; a good one revokes.
         std::fs::write(&path, "[[token]]\nscope = \"king\"\nblake3 = \"00\"\n").unwrap();
         look_now(&tokens);

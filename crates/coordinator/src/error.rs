@@ -145,10 +145,57 @@ pub enum Error {
     PlainNotLoopback(SocketAddr),
     /// A replica knows more than the journal.
     #[error(
-        "this coordinator is running on an old copy of its journal: a replica names {0}, which it \
-         never issued; serve the newest data directory, or begin a new run in an empty one"
+        "this coordinator is running on an old copy of its journal: a replica proves that {0} was issued, \
+         which is not in it; serve the newest data directory, or make a copy that replicas follow, with \
+         `hansa backup` of this one and `hansa restore`"
     )]
     OldJournal(String),
+    /// A backup's list, or what it names, cannot be used.
+    #[error("the backup's {}: {why}", path.display())]
+    BackupList {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There is no whole backup.
+    #[error("{} holds no backup, or one that was broken off: make it with `hansa backup`", .0.display())]
+    NoBackup(PathBuf),
+    /// The directory for a backup holds something else.
+    #[error(
+        "{} holds {found:?}, which is no part of a backup: name an empty or new directory, or one with an \
+         earlier backup of this run", path.display()
+    )]
+    NotABackup {
+        /// The directory.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+    },
+    /// The directory holds the backup of another run.
+    #[error("{} holds a backup of another run ({run}): name another directory", path.display())]
+    OtherBackup {
+        /// The directory.
+        path: PathBuf,
+        /// The other run's name.
+        run: String,
+    },
+    /// A restore would overwrite something.
+    #[error("{} is not empty (it has {found}): restore to a new or empty directory", path.display())]
+    TargetNotEmpty {
+        /// The directory.
+        path: PathBuf,
+        /// What was found.
+        found: String,
+    },
+    /// The directory is not complete.
+    #[error(
+        "{} holds a restore that was broken off: run the same `hansa restore` again", .0.display()
+    )]
+    HalfRestored(PathBuf),
+    /// What was restored does not prove itself.
+    #[error("the restored journal is not good: {0}; do not serve it, and restore another backup")]
+    BadRestore(String),
     /// The machine found its own state broken.
     #[error("an invariant is broken: {0}; run `hansa ledger verify` on the data directory")]
     Broken(String),

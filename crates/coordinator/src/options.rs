@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::merge::MergeOptions;
 
@@ -22,6 +23,9 @@ pub struct Options {
     /// Nothing is deleted: every generation and every contribution stays, so that all merges can be
     /// done again from the first on. Older generations are kept, but still not served.
     pub keep_all: bool,
+    /// After the run's end: how long to wait for replicas that were lost before it, to tell them. Those
+    /// that live are waited for anyway, within their session TTL. `None`: the recipe's session TTL.
+    pub farewell: Option<Duration>,
 }
 
 impl Options {
@@ -36,6 +40,7 @@ impl Options {
             merge: MergeOptions::default(),
             keep_generations: 3,
             keep_all: false,
+            farewell: None,
         }
     }
 }

@@ -50,7 +50,7 @@ impl Replayed {
         let (recipe, spec) = started
             .run()
             .map_err(|source| Error::Record { seq, source })?;
-        let state = State::new(&spec, started.files.model);
+        let state = started.state(&spec);
         let files = BTreeMap::from([(Generation(0), started.files)]);
         Ok(Some(Self {
             started,

@@ -29,6 +29,20 @@ pub struct History {
 }
 
 impl Replayed {
+    /// The status of a run that nobody serves. Who is live here was so when the last coordinator ended.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let machine = Machine::new(self.spec.clone(), self.state.clone(), MonoMs(0));
+        let mut status = status_of(&self.recipe.name, &machine, MonoMs(0));
+        if !status.ended {
+            status.waiting = Waiting {
+                reason: WaitReason::Coordinator,
+                text: "a coordinator: nobody serves this run".to_owned(),
+            };
+        }
+        status
+    }
+
     /// What happened, for people and programs.
     #[must_use]
     pub fn history(&self) -> History {
@@ -50,6 +64,15 @@ impl Replayed {
 }
 
 pub(crate) fn status(shell: &Shell, machine: &Machine, now: MonoMs) -> Status {
+    Status {
+        uptime_s: shell.started.elapsed().as_secs(),
+        export: shell.exported().map(|path| path.display().to_string()),
+        ..status_of(&shell.recipe.name, machine, now)
+    }
+}
+
+/// What state and live progress tell.
+fn status_of(run: &str, machine: &Machine, now: MonoMs) -> Status {
     let state = machine.state();
     let counts = state.ledger.counts();
     let current = &state.current;
@@ -58,9 +81,10 @@ pub(crate) fn status(shell: &Shell, machine: &Machine, now: MonoMs) -> Status {
     Status {
         wire: WIRE_VERSION,
         hansa: env!("CARGO_PKG_VERSION").to_owned(),
-        run: shell.recipe.name.clone(),
-        run_id: shell.spec.run.to_string(),
-        uptime_s: shell.started.elapsed().as_secs(),
+        run: run.to_owned(),
+        run_id: machine.spec().run.to_string(),
+        timeline: state.lineage.current().0,
+        uptime_s: 0,
         generation: GenerationStatus {
             number: current.generation.0,
             manifest: current.manifest.to_string(),
@@ -77,7 +101,7 @@ pub(crate) fn status(shell: &Shell, machine: &Machine, now: MonoMs) -> Status {
             committed: counts.committed.0,
             quarantined: counts.quarantined.0,
             committed_before: state.committed_before.0,
-            seq_len: shell.spec.digest.seq_len,
+            seq_len: machine.spec().digest.seq_len,
         },
         replicas: keys
             .filter_map(|key| replica_status(machine, key, now))
@@ -90,7 +114,7 @@ pub(crate) fn status(shell: &Shell, machine: &Machine, now: MonoMs) -> Status {
         waiting: waiting(state),
         ending: state.ending.map(|reason| reason.to_string()),
         ended: state.ended,
-        export: shell.exported().map(|path| path.display().to_string()),
+        export: None,
     }
 }
 

@@ -14,10 +14,10 @@
 
 use std::path::{Path, PathBuf};
 
-use hansa_base::{Generation, Hash};
+use hansa_base::{Generation, Hash, Timeline};
 use hansa_outer::Metadata;
 use hansa_protocol::DigestFields;
-use hansa_store::{Blob, BlobStore, Bring, DataDir, Journal, Record, StoreError};
+use hansa_store::{Blob, BlobStore, Bring, DataDir, Journal, Record, Seq, StoreError};
 use hansa_train::Weights;
 use hansa_wire::Recipe;
 use hansa_wire::journal::{Entry, GenerationFiles, JOURNAL_VERSION, Started, encode_entry};
@@ -27,6 +27,7 @@ use crate::error::Error;
 use crate::merge::{encode_model, read_header};
 use crate::options::Options;
 use crate::replay::Replayed;
+use crate::restore::refuse_unfinished;
 
 /// The corpus manifest's name in the data directory.
 pub const CORPUS_FILE: &str = "corpus.json";
@@ -55,6 +56,7 @@ pub(crate) fn open(options: &Options) -> Result<Run, Error> {
     let text = text.map_err(Error::io("read", &options.recipe))?;
     let recipe = Recipe::parse(&text, &options.recipe)?;
     let dir = DataDir::lock(&options.data_dir)?;
+    refuse_unfinished(dir.path())?;
     let store = BlobStore::open(&dir)?;
     let corpus = find_corpus(&recipe, &options.recipe);
     let journal_path = DataDir::journal_path(dir.path());
@@ -166,6 +168,8 @@ fn begin_run(
         hansa_version: env!("CARGO_PKG_VERSION").to_owned(),
         recipe: recipe.to_toml(),
         digest,
+        timeline: next_timeline(Timeline(0)),
+        key: random_hash()?,
         files,
     });
     journal.append_batch(&[record(&entry)])?;
@@ -179,7 +183,13 @@ fn empty_journal(path: &Path, run: Hash) -> Result<Journal, Error> {
     if journal.identity() == run.0 {
         return Ok(journal);
     }
-    Err(StoreError::JournalExists(path.to_owned()).into())
+    if journal.last_seq() > Seq(0) {
+        return Err(StoreError::JournalExists(path.to_owned()).into());
+    }
+    // Of another recipe, which was changed since; nothing has begun.
+    drop(journal);
+    Journal::discard_empty(path)?;
+    Ok(Journal::create(path, &run.0)?)
 }
 
 /// Weights from the seed, or from a file, as f32 master files and as they travel.
@@ -230,17 +240,24 @@ pub(crate) fn layout_of(theta: &Blob) -> Result<hansa_outer::Layout, Error> {
     Ok(header.layout().clone())
 }
 
+/// A timeline that nobody else has: the time in milliseconds, if that is later than `last`.
+pub(crate) fn next_timeline(last: Timeline) -> Timeline {
+    Timeline(wall_ms()).max(last.next())
+}
+
 /// A journal record of now.
 pub(crate) fn record(entry: &Entry) -> Record {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let wall_ms = now.map_or(0, |since| {
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    });
     Record {
-        wall_ms,
+        wall_ms: wall_ms(),
         version: JOURNAL_VERSION,
         payload: encode_entry(entry),
     }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn wall_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
 /// Copies for people: the journal is the truth, so a plain replacement is enough.

@@ -92,15 +92,13 @@ impl Book {
             ranks: 1,
             nonce: hash(self.nonce),
             resume: None,
+            held: None,
             fresh_token: hash(self.nonce),
         };
         let Reply::Registered(registered) = self.send(Command::Register(register)) else {
             panic!("{name} is not registered");
         };
-        Caller {
-            replica: name.parse().unwrap(),
-            incarnation: registered.incarnation,
-        }
+        registered.caller(self.machine.spec().run, name.parse().unwrap())
     }
 
     fn grant(&mut self, caller: &Caller) -> Grant {

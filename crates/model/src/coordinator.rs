@@ -168,6 +168,8 @@ impl Rules<'_> {
                     ranks: 1,
                     nonce,
                     resume: process.disk.token,
+                    // There are no restores here.
+                    held: None,
                     fresh_token,
                 })
             }

@@ -191,14 +191,11 @@ impl Process {
         same && work.base.manifest == current.manifest
     }
 
-    pub fn registered(&mut self, name: &hansa_base::ReplicaId, answer: Registered) {
+    pub fn registered(&mut self, run: Hash, name: &hansa_base::ReplicaId, answer: Registered) {
         self.disk.token = Some(answer.token);
         self.disk.nonce = None;
         let again = !self.weights.is_empty();
-        self.caller = Some(Caller {
-            replica: name.clone(),
-            incarnation: answer.incarnation,
-        });
+        self.caller = Some(answer.caller(run, name.clone()));
         self.lease = answer.lease;
         let Some(work) = &self.work else {
             return self.ask();
@@ -314,7 +311,7 @@ impl World {
         };
         let stays = match answer {
             Ok(Reply::Registered(registered)) => {
-                process.registered(&id, registered);
+                process.registered(hash("run", 0), &id, registered);
                 true
             }
             Ok(Reply::Lease(answer)) => process.told(answer, m),

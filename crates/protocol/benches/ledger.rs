@@ -97,10 +97,8 @@ impl World {
             let Reply::Registered(registered) = world.send(Command::Register(register)) else {
                 panic!("{name} is not registered");
             };
-            world.callers.push(Caller {
-                replica: name,
-                incarnation: registered.incarnation,
-            });
+            let caller = registered.caller(world.spec.run, name);
+            world.callers.push(caller);
         }
         world
     }
@@ -114,6 +112,7 @@ impl World {
             ranks: 1,
             nonce: Hash(unique),
             resume: None,
+            held: None,
             fresh_token: Hash(unique),
         }
     }
@@ -328,15 +327,10 @@ fn join(bencher: Bencher<'_, '_>) {
             let n = names.next().unwrap();
             let register = world.registration(n);
             let replica = register.replica.clone();
-            let Reply::Registered(Registered { incarnation, .. }) =
-                world.send(Command::Register(register))
-            else {
+            let Reply::Registered(registered) = world.send(Command::Register(register)) else {
                 panic!("{replica} is not registered");
             };
-            let caller = Caller {
-                replica,
-                incarnation,
-            };
+            let caller = registered.caller(world.spec.run, replica);
             Command::Lease(LeaseRequest {
                 caller,
                 base: world.machine.state().current.manifest,

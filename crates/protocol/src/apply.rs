@@ -7,11 +7,11 @@ use crate::attempts;
 use crate::ledger::WrongState;
 use crate::state::{Evaluation, Presence, Replica, RoundSummary, State, Tally};
 use crate::{
-    CloseRecord, Contribution, ContributionParts, Event, LeftReason, Ownership, Pace, PhaseTimes,
-    Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
+    CloseRecord, Contribution, ContributionParts, EndReason, Event, LeftReason, Ownership, Pace,
+    PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
 };
 use hansa_base::{
-    ContributionNo, Generation, Hash, Incarnation, ReplicaKey, Steps, Tokens, Windows,
+    ContributionNo, Generation, Hash, Incarnation, ReplicaKey, Steps, Timeline, Tokens, Windows,
 };
 use std::collections::BTreeMap;
 
@@ -72,10 +72,7 @@ impl State {
             Event::Quarantined { spans } => self.quarantined(spec, spans),
             Event::LetOut { windows } => self.let_out(spec, windows),
             Event::Planned { key, plan } => self.planned(*key, *plan),
-            Event::Excused { key, .. } => {
-                self.replica_mut(*key)?.plan = None;
-                Ok(())
-            }
+            Event::Excused { key, .. } => self.replica_mut(*key).map(|replica| replica.plan = None),
             Event::Announced {
                 no,
                 key,
@@ -104,12 +101,8 @@ impl State {
                 ..
             } => self.evaluated((*generation, *loss_sum_nats, *tokens)),
             Event::EpochStarted { epoch } => self.epoch_started(spec, *epoch),
-            Event::Ending(reason) => {
-                in_order(self.ending.is_none(), "the run ends twice")?;
-                self.ending = Some(*reason);
-                self.evaluate_the_last(spec);
-                Ok(())
-            }
+            Event::Restored { timeline } => self.restored(*timeline),
+            Event::Ending(reason) => self.ending(spec, *reason),
             Event::Ended => {
                 in_order(
                     self.ending.is_some() && !self.ended,
@@ -119,6 +112,21 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    /// Nobody is at work in a copy that begins its own history.
+    fn restored(&mut self, timeline: Timeline) -> Applied {
+        let at_work = self.live().next().is_some() || !self.leases.is_empty();
+        in_order(!at_work, "somebody is at work in a restored copy")?;
+        let raised = self.lineage.restored(timeline);
+        in_order(raised, "a restore does not raise the timeline")
+    }
+
+    fn ending(&mut self, spec: &RunSpec, reason: EndReason) -> Applied {
+        in_order(self.ending.is_none(), "the run ends twice")?;
+        self.ending = Some(reason);
+        self.evaluate_the_last(spec);
+        Ok(())
     }
 
     fn evaluated(&mut self, result: (Generation, f64, Tokens)) -> Applied {

@@ -2,10 +2,10 @@
 //! that kills every process that touches it.
 //!
 //! ```text
-//!   lost with 16 windows at risk ─► retried alone, 8 at a time ─► 4 ─► 2 ─► 1 ─► quarantined
+//!   lost twice with 16 windows at risk ─► retried alone, 8 at a time ─► 4 ─► 2 ─► 1 ─► quarantined
 //! ```
 //!
-//! Each retry is a lease of half the windows, so that the good ones get through and only the poison
+//! Each such retry is a lease of half the windows, so that the good ones get through and only the poison
 //! is left. A map from the first position of a span to what is known of all of it; spans never
 //! overlap. Never here: who decides that something is lost.
 

@@ -4,16 +4,26 @@ use crate::{
     ContributionParts, DigestFields, EndReason, FreedCause, GenerationInfo, LeaseView, Mismatch,
     Plan, RefusedBecause,
 };
-use hansa_base::{Bytes, Generation, Hash, Incarnation, LeaseId, ReplicaId, Tokens, Windows};
+use hansa_base::{
+    Bytes, Generation, Hash, Incarnation, LeaseId, ReplicaId, Timeline, Tokens, Windows,
+};
 use std::time::Duration;
 
-/// A replica's incarnation, on every call after registration.
+/// A replica's incarnation, on every call after registration: what [`Lineage::caller`] makes of it.
+///
+/// [`Lineage::caller`]: crate::Lineage::caller
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The name.
     pub replica: ReplicaId,
+    /// The run: recipe and digest.
+    pub run: Hash,
+    /// The history of it that issued the incarnation.
+    pub timeline: Timeline,
     /// The fencing token.
     pub incarnation: Incarnation,
+    /// Proof that it was issued by who has this run's data directory.
+    pub seal: Hash,
 }
 
 /// One input of the machine. Those marked *shell* come from the coordinator itself.
@@ -52,6 +62,11 @@ pub enum Command {
     Goodbye(Caller),
     /// *Shell*: the files of the next generation are durable.
     Merged(Merged),
+    /// *Shell*: this is a copy that is restored from a backup, and goes its own way from here.
+    Restored {
+        /// Later than any before.
+        timeline: Timeline,
+    },
     /// *Shell*: time has passed, and all input received before it was handled.
     Tick,
 }
@@ -70,6 +85,8 @@ pub struct Register {
     pub nonce: Hash,
     /// The resume token of its local checkpoint.
     pub resume: Option<Hash>,
+    /// The incarnation that it was last; none if it is new to the run.
+    pub held: Option<Caller>,
     /// The resume token to hand out (randomness is an argument).
     pub fresh_token: Hash,
 }
@@ -79,6 +96,10 @@ pub struct Register {
 pub struct Registered {
     /// The fencing token for every further call.
     pub incarnation: Incarnation,
+    /// The history of the run that it is of.
+    pub timeline: Timeline,
+    /// Goes with it.
+    pub seal: Hash,
     /// To be made durable before the first lease request.
     pub token: Hash,
     /// The predecessor's lease, if it was inherited.
@@ -340,12 +361,61 @@ pub enum Refusal {
         /// The name.
         replica: ReplicaId,
     },
-    /// The call names something that this coordinator never issued: it runs on an old copy of its
-    /// journal.
+    /// The call names something that this coordinator never issued, and proves that a copy of its
+    /// journal did: this one is old.
     #[error("the call names {what}, which this coordinator never issued: its data is an old copy")]
     NeverIssued {
         /// What.
         what: String,
+    },
+    /// The call is of another run.
+    #[error(
+        "the call is of run {}, this coordinator serves run {}: use that run's coordinator, or another \
+         state directory for this one", .theirs.short(), .ours.short()
+    )]
+    OtherRun {
+        /// The run served.
+        ours: Hash,
+        /// The caller's.
+        theirs: Hash,
+    },
+    /// The run was restored from a backup since the caller registered: what it has may be of a part of
+    /// the history that is no more.
+    #[error(
+        "the run was restored from a backup and goes on in timeline {timeline}: register afresh"
+    )]
+    Restored {
+        /// The running timeline.
+        timeline: Timeline,
+    },
+    /// The caller is of a history of the run that is not in this coordinator's past.
+    #[error(
+        "this coordinator serves another copy of the run (timeline {ours}) than the one that this \
+         replica trained with (timeline {theirs}): name the coordinator of that copy, or, to take part \
+         here, use another state directory"
+    )]
+    OtherHistory {
+        /// The running timeline.
+        ours: Timeline,
+        /// The caller's.
+        theirs: Timeline,
+    },
+    /// The call carries a seal that is not this run's: it is made up.
+    #[error(
+        "the seal of the call is not that of {replica}'s incarnation: use another state directory"
+    )]
+    NotSealed {
+        /// The name.
+        replica: ReplicaId,
+    },
+    /// A generation that this coordinator has not made. Anybody can name a number, so this says nothing
+    /// of whose copy is old; the caller finds out when it is told to go back.
+    #[error(
+        "generation {generation} is later than this coordinator's: one of the two is an old copy"
+    )]
+    NoSuchGeneration {
+        /// Which.
+        generation: Generation,
     },
     /// No such replica is registered.
     #[error("{replica} is not registered")]
@@ -405,4 +475,34 @@ pub enum Refusal {
     /// The machine found its own state broken: the process must end.
     #[error("an invariant is broken: {0}")]
     Broken(String),
+}
+
+impl Refusal {
+    /// Whether the coordinator does not know the caller, and never will: it serves something else.
+    #[must_use]
+    pub const fn is_of_another_history(&self) -> bool {
+        matches!(
+            self,
+            Self::NeverIssued { .. }
+                | Self::NoSuchGeneration { .. }
+                | Self::NotSealed { .. }
+                | Self::OtherHistory { .. }
+                | Self::OtherRun { .. }
+                | Self::Unknown { .. }
+        )
+    }
+}
+
+impl Registered {
+    /// What the replica shows with every further call.
+    #[must_use]
+    pub fn caller(&self, run: Hash, replica: ReplicaId) -> Caller {
+        Caller {
+            replica,
+            run,
+            timeline: self.timeline,
+            incarnation: self.incarnation,
+            seal: self.seal,
+        }
+    }
 }

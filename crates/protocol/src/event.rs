@@ -3,8 +3,8 @@
 
 use crate::{CloseRecord, ContributionParts, PhaseTimes, Plan, Span};
 use hansa_base::{
-    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Tokens,
-    Windows,
+    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Timeline,
+    Tokens, Windows,
 };
 
 /// One change of the run's state.
@@ -176,6 +176,11 @@ pub enum Event {
         /// The new epoch.
         epoch: Epoch,
     },
+    /// A copy was restored from a backup; it goes its own way.
+    Restored {
+        /// The timeline that begins.
+        timeline: Timeline,
+    },
     /// The end condition is reached: nothing is granted any more.
     Ending(EndReason),
     /// The run is over.
@@ -191,6 +196,8 @@ pub enum LeftReason {
     SessionExpired,
     /// The run ended.
     RunEnded,
+    /// The run was restored from a backup.
+    Restored,
 }
 
 /// A steal: no acknowledgement is needed, as the victim touches nothing at or beyond its mark.
@@ -234,6 +241,8 @@ pub enum FreedCause {
     Goodbye,
     /// The run needs them no more.
     RunEnding,
+    /// The run was restored from a backup: its holder is of another history.
+    Restored,
 }
 
 impl FreedCause {
@@ -315,6 +324,7 @@ display! {
         Self::Goodbye => "it said goodbye";
         Self::SessionExpired => "it was not heard of within the session TTL";
         Self::RunEnded => "the run ended";
+        Self::Restored => "the run was restored from a backup";
     }
     FreedCause {
         Self::LeaseExpired => "the lease's TTL passed without progress";
@@ -323,6 +333,7 @@ display! {
         Self::NotFinite => "what its holder made of its positions was not finite";
         Self::Goodbye => "the holder said goodbye";
         Self::RunEnding => "the run needs them no more";
+        Self::Restored => "the run was restored from a backup";
     }
     RefusedBecause {
         Self::Late => "the round closed before it was complete";

@@ -153,6 +153,7 @@ impl State {
             | Event::EvaluationLost { .. }
             | Event::Evaluated { .. }
             | Event::EpochStarted { .. }
+            | Event::Restored { .. }
             | Event::Ending(_)
             | Event::Ended => Touched::Nothing,
         }

@@ -6,17 +6,20 @@
 
 use crate::{
     Attempts, CloseReason, Contribution, EndReason, GenerationInfo, Index, Lease, Ledger,
-    LeftReason, Lost, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Verdict,
+    LeftReason, Lineage, Lost, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec,
+    Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
-    Tokens, Windows,
+    Timeline, Tokens, Windows,
 };
 use std::collections::BTreeMap;
 
 /// The durable state of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
+    /// Which history of the run this is.
+    pub lineage: Lineage,
     /// The running pass over the corpus.
     pub epoch: Epoch,
     /// Who has which positions of it.
@@ -158,7 +161,8 @@ pub struct Evaluations {
 }
 
 impl State {
-    /// A new run whose generation 0 has this manifest hash.
+    /// A new run whose generation 0 has this manifest hash; its first timeline is 0, until the shell says
+    /// otherwise.
     #[must_use]
     pub fn new(spec: &RunSpec, manifest: Hash) -> Self {
         let due = Evaluation {
@@ -166,6 +170,7 @@ impl State {
             asked: None,
         };
         Self {
+            lineage: Lineage::begun(Hash::default(), Timeline(0)),
             epoch: Epoch(0),
             ledger: Ledger::new(spec.digest.windows),
             attempts: Attempts::new(),

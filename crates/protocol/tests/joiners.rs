@@ -153,3 +153,19 @@ fn an_adaptive_grace_window_follows_median_and_spread_within_bounds() {
         assert!(story.machine.merge_due().is_some(), "{lags:?}");
     }
 }
+
+#[test]
+fn who_had_little_to_train_does_not_start_the_clock_for_those_who_have_more() {
+    let mut story = running(|spec| spec.timing.grace = s(4));
+    story.pass(11, &["a"]);
+    story.register("late");
+    // Done long before the other, whose plan takes 12 s more.
+    story.contribute("late");
+    story.pass(8, &["a", "late"]);
+    assert!(story.machine.merge_due().is_none(), "a is not late");
+    story.pass(10, &["a", "late"]);
+    let record = story.machine.merge_due().unwrap();
+    let (staged, members) = (1, 2);
+    let reason = CloseReason::GraceOver { staged, members };
+    assert_eq!(record.reason, reason, "now it is");
+}

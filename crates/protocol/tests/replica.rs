@@ -5,7 +5,7 @@ mod common;
 
 use common::process::*;
 use common::*;
-use hansa_base::{Bytes, Generation, Incarnation, MonoMs, Steps, Tokens, Windows};
+use hansa_base::{Bytes, Generation, MonoMs, Steps, Tokens, Windows};
 use hansa_protocol::replica::*;
 use hansa_protocol::*;
 
@@ -21,7 +21,8 @@ fn nonce_and_token_are_durable_before_they_are_used() {
         call,
         Call::Register {
             nonce,
-            resume: None
+            resume: None,
+            held: None,
         }
     );
     process.reply(registered(None, None));
@@ -38,7 +39,7 @@ fn a_registration_that_was_under_way_is_sent_again_with_its_nonce() {
     let record = RegistrationRecord {
         run: spec().run,
         replica: id("a"),
-        incarnation: Some(Incarnation(2)),
+        held: Some(held()),
         token: Some(hash(4)),
         nonce: Some(hash(5)),
     };
@@ -48,7 +49,15 @@ fn a_registration_that_was_under_way_is_sent_again_with_its_nonce() {
     });
     let (_, call) = process.tell(Input::Saved).call();
     let (nonce, resume) = (hash(5), Some(hash(4)));
-    assert_eq!(call, Call::Register { nonce, resume });
+    let held = Some(held());
+    assert_eq!(
+        call,
+        Call::Register {
+            nonce,
+            resume,
+            held
+        }
+    );
 }
 
 #[test]

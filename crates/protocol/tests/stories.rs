@@ -190,10 +190,7 @@ fn the_coordinator_is_killed_with_a_raise_that_it_did_not_journal() {
     let replica = tale.story.replica("a");
     let (lease, incarnation) = (replica.lease.unwrap(), replica.incarnation);
     let heartbeat = Heartbeat {
-        caller: Caller {
-            replica: id("a"),
-            incarnation,
-        },
+        caller: tale.story.caller_as("a", incarnation),
         progress: Progress {
             activity: Activity::Training,
             counter: 48,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hansa_base::{Hash, ReplicaId};
 use hansa_protocol::replica::{Call, CallFailed};
-use hansa_protocol::{Announce, DigestFields, Refusal, Reply, Verdict};
+use hansa_protocol::{Announce, Caller, DigestFields, Refusal, Reply, Verdict};
 use hansa_store::{Manifest, ManifestJson};
 use hansa_transfer::{Client, Endpoint, Progress, TransferError, TransferOptions};
 use hansa_wire::http::{
@@ -124,6 +124,7 @@ impl Coordinator {
         ranks: u32,
         nonce: Hash,
         resume: Option<Hash>,
+        held: Option<Caller>,
     ) -> Result<Reply, CallError> {
         let request = RegisterRequest {
             replica: self.replica.clone(),
@@ -131,6 +132,7 @@ impl Coordinator {
             ranks,
             nonce,
             resume,
+            held,
         };
         self.post(path::REGISTER, &request)
             .await

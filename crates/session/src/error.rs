@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hansa_base::ReplicaId;
+use hansa_base::{Generation, ReplicaId};
 use hansa_protocol::{Mismatch, Refusal};
 use hansa_transfer::TransferError;
 use hansa_wire::RecipeError;
@@ -31,6 +31,17 @@ pub enum Error {
         waited: Duration,
         /// The last attempt's error.
         why: TransferError,
+    },
+    /// The coordinator of a run that this replica was in does not answer any more.
+    #[error(
+        "the coordinator has not answered for {} min: {why}; if the run is not over, start this replica \
+         again when it is back: what it has trained is kept", waited.as_secs().div_ceil(60)
+    )]
+    Away {
+        /// How long was tried.
+        waited: Duration,
+        /// The last attempt's error.
+        why: String,
     },
     /// Somebody answers, but not a Hansa coordinator.
     #[error("{url} is no Hansa coordinator (it calls itself {service:?}); check the address")]
@@ -107,6 +118,21 @@ pub enum Error {
     /// A call or a transfer failed for good.
     #[error(transparent)]
     Transfer(TransferError),
+    /// The coordinator serves another copy of the run, or another run.
+    #[error("{0}")]
+    OtherHistory(Refusal),
+    /// The coordinator serves an older copy of the run than it did.
+    #[error(
+        "the coordinator is at generation {theirs}, and has given this replica generation {ours}: it serves \
+         an old copy of its data; serve the newest data directory, or one that `hansa restore` made, \
+         which replicas follow"
+    )]
+    OlderCopy {
+        /// The newest generation that this replica has.
+        ours: Generation,
+        /// The coordinator's.
+        theirs: Generation,
+    },
     /// The coordinator refuses, and nothing can be done from here.
     #[error("the coordinator refuses: {0}; look at its log")]
     Refused(Refusal),

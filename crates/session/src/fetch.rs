@@ -1,6 +1,7 @@
 //! Calls and downloads, as tasks beside the loop.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hansa_base::Hash;
@@ -30,8 +31,17 @@ pub(crate) async fn call(
     state: &StateDir,
 ) -> Result<Reply, CallError> {
     match (call, payload) {
-        (Call::Register { nonce, resume }, _) => {
-            coordinator.register(digest, RANKS, nonce, resume).await
+        (
+            Call::Register {
+                nonce,
+                resume,
+                held,
+            },
+            _,
+        ) => {
+            coordinator
+                .register(digest, RANKS, nonce, resume, held)
+                .await
         }
         (Call::Announce(announce), Some(payload)) => coordinator.announce(announce, &payload).await,
         (
@@ -83,12 +93,14 @@ fn no_payload() -> CallError {
     CallError::Failed(CallFailed::Unreachable(why))
 }
 
-/// Fetches a generation's model for as long as it takes, unless it is no longer served.
+/// Fetches a generation's model for as long as it takes, unless it is no longer served, or nothing comes
+/// any more.
 pub(crate) async fn model(
     coordinator: &Coordinator,
     sender: &mpsc::Sender<Msg>,
     generation: GenerationInfo,
     wanted: Wanted,
+    give_up_after: Duration,
 ) -> Msg {
     let path = match &wanted {
         Wanted::Load { model, .. } => model,
@@ -101,8 +113,13 @@ pub(crate) async fn model(
         }
     });
     let mut attempt = 0;
+    let arrived = AtomicU64::new(0);
+    let mut last = (0, Instant::now());
     loop {
-        let note = |progress| meter.note(progress);
+        let note = |progress: Progress| {
+            arrived.fetch_max(progress.done_bytes, Ordering::Relaxed);
+            meter.note(progress);
+        };
         let error = match coordinator.download(generation.manifest, path, &note).await {
             Ok(()) => return Msg::Fetched(wanted),
             Err(error) => error,
@@ -119,6 +136,15 @@ pub(crate) async fn model(
         }
         if !error.is_transient() && !matches!(error, TransferError::BadAnswer { .. }) {
             return Msg::Fatal(Error::from(error));
+        }
+        let here = arrived.load(Ordering::Relaxed);
+        if here > last.0 {
+            last = (here, Instant::now());
+        }
+        let waited = last.1.elapsed();
+        if waited >= give_up_after {
+            let why = error.to_string();
+            return Msg::Fatal(Error::Away { waited, why });
         }
         let _ = sender.send(Msg::Away(error.to_string())).await;
         let entropy = u64::from_le_bytes(std::array::from_fn(|i| generation.manifest.0[i]));

@@ -32,6 +32,9 @@ pub struct Options {
     pub wait_if_busy: bool,
     /// How long to try for a first answer from the coordinator, if the state directory is a new one.
     pub first_contact_within: Duration,
+    /// How long, about, to go on without an answer from the coordinator of a run that this replica was in;
+    /// what is leased is trained in the meantime.
+    pub give_up_after: Duration,
     /// How long a stop may take (finish the step, encode, upload, say goodbye).
     pub leave_within: Duration,
     /// SIGTERM, SIGINT and SIGUSR1 stop the session cleanly; a second one ends it at once.
@@ -42,7 +45,7 @@ pub struct Options {
 
 impl Options {
     /// Defaults: all cores, full speed, an error if the name is taken, a minute for the first
-    /// contact, two for leaving, signals handled, nobody watching.
+    /// contact, half an hour without a coordinator, two minutes for leaving, signals handled, nobody watching.
     #[must_use]
     pub fn new(
         endpoint: Endpoint,
@@ -59,6 +62,7 @@ impl Options {
             pace: None,
             wait_if_busy: false,
             first_contact_within: Duration::from_secs(60),
+            give_up_after: Duration::from_secs(30 * 60),
             leave_within: Duration::from_secs(120),
             handle_signals: true,
             events: Arc::new(|_| {}),

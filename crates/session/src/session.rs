@@ -18,7 +18,7 @@ use crate::event::SessionEvent;
 use crate::options::Options;
 use crate::shell::{Shell, ShellParts};
 use crate::signals::{Signals, Stops};
-use crate::startup;
+use crate::startup::{self, Contact};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::trainer::{Trainer, TrainerError};
 
@@ -126,22 +126,31 @@ impl Session {
             handle: self.stop.clone(),
         };
         // Until there is something to contribute, stopping is simply ending.
-        let parts = tokio::select! {
-            parts = self.start(diary) => parts?,
+        let started = tokio::select! {
+            started = self.start(diary) => started?,
             () = stops.next() => return Ok(Outcome::StoppedWithoutGoodbye),
+        };
+        let parts = match started {
+            Started::Parts(parts) => *parts,
+            Started::Complete(reason) => return Ok(Outcome::RunComplete(reason)),
         };
         Shell::start(parts)?.run(&mut stops).await
     }
 
-    async fn start(self, diary: &Arc<Diary>) -> Result<ShellParts, Error> {
+    async fn start(self, diary: &Arc<Diary>) -> Result<Started, Error> {
         let options = self.options;
         let entropy = entropy()?;
         let seed = u64::from_le_bytes(std::array::from_fn(|i| entropy.0[i]));
         let coordinator = Coordinator::new(&options.endpoint, &options.replica, seed)?;
-        let answer = startup::first_contact(&coordinator, &options, diary, seed).await?;
+        let contact = startup::first_contact(&coordinator, &options, diary, seed).await?;
+        let answer = match contact {
+            Contact::Answer(answer) => *answer,
+            Contact::Complete(reason) => return Ok(Started::Complete(reason)),
+        };
         let state = open_state(&options, diary).await?;
         diary.log_to(&state.log());
         state.registration(answer.run, &options.replica)?;
+        state.clear_complete()?;
         let run = startup::prepare(answer, &options, &state, diary).await?;
         let make = self.trainer;
         let begin = move || {
@@ -153,7 +162,7 @@ impl Session {
         let begun = tokio::task::spawn_blocking(begin).await;
         let (run, state, options, trainer, (found, payload)) =
             begun.map_err(|error| Error::Failed(error.to_string()))??;
-        Ok(ShellParts {
+        Ok(Started::Parts(Box::new(ShellParts {
             run,
             state: Arc::new(state),
             options,
@@ -163,8 +172,16 @@ impl Session {
             coordinator,
             diary: diary.clone(),
             entropy,
-        })
+        })))
     }
+}
+
+/// What a start came to.
+enum Started {
+    /// There is something to do.
+    Parts(Box<ShellParts>),
+    /// The run is over, as the state directory knows.
+    Complete(EndReason),
 }
 
 /// Takes the lock of the state directory. The process before this one may be on its way out, as jobs in

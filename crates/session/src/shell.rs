@@ -35,7 +35,7 @@ use crate::jobs::{self, Encoding, Phase, StepDone};
 use crate::options::Options;
 use crate::session::Outcome;
 use crate::signals::Stops;
-use crate::startup::{RANKS, RETRY, Run};
+use crate::startup::{RANKS, Run, retry_for};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::telling::Telling;
 use crate::trainer::Trainer;
@@ -119,7 +119,7 @@ impl Shell {
         let options = MachineOptions {
             entropy: parts.entropy,
             checkpoint_every: parts.run.recipe.checkpoint.every(),
-            retry: RETRY,
+            retry: retry_for(parts.options.give_up_after),
             when_busy: if parts.options.wait_if_busy {
                 WhenBusy::Wait
             } else {
@@ -155,18 +155,23 @@ impl Shell {
     /// Runs until the machine says that it is over.
     pub async fn run(mut self, stops: &mut Stops) -> Result<Outcome, Error> {
         let ended = self.turn(stops).await;
+        if let Ok(ExitReason::RunComplete(reason)) = ended {
+            self.on_disk(move |state| state.save_complete(reason))
+                .await?;
+        }
         let Self {
             worker,
             messages,
             sender,
             mut tasks,
+            options,
             ..
         } = self;
         // The trainer's last report must find nobody who could hold it up.
         drop((messages, sender));
         tasks.shutdown().await;
         worker.end().await;
-        outcome(ended?, &self.options)
+        outcome(ended?, &options)
     }
 
     async fn turn(&mut self, stops: &mut Stops) -> Result<ExitReason, Error> {
@@ -314,6 +319,7 @@ impl Shell {
                 });
             }
             Action::Promote => self.on_disk(StateDir::accept_latest).await?,
+            Action::Forget => self.on_disk(StateDir::forget).await?,
             Action::Tell(notice) => self.telling.notice(&notice),
             // `turn` takes it.
             Action::Exit(_) => {}
@@ -354,8 +360,10 @@ impl Shell {
 
     fn fetch(&mut self, generation: GenerationInfo, wanted: Wanted) {
         let (coordinator, sender) = (self.coordinator.clone(), self.sender.clone());
+        let give_up_after = self.options.give_up_after;
         let make = async move {
-            let message = fetch::model(&coordinator, &sender, generation, wanted).await;
+            let fetched = fetch::model(&coordinator, &sender, generation, wanted, give_up_after);
+            let message = fetched.await;
             let _ = sender.send(message).await;
         };
         self.tasks.spawn(make);
@@ -439,7 +447,15 @@ fn outcome(reason: ExitReason, options: &Options) -> Result<Outcome, Error> {
         ExitReason::Fenced => Err(Error::Fenced(options.replica.clone())),
         ExitReason::Busy(Refusal::Busy { replica, retry }) => Err(Error::Busy { replica, retry }),
         ExitReason::OtherData(mismatch) => Err(Error::OtherData(mismatch)),
+        ExitReason::OlderCopy { ours, theirs } => Err(Error::OlderCopy { ours, theirs }),
+        ExitReason::Refused(refusal) if refusal.is_of_another_history() => {
+            Err(Error::OtherHistory(refusal))
+        }
         ExitReason::Refused(refusal) | ExitReason::Busy(refusal) => Err(Error::Refused(refusal)),
+        ExitReason::Unreachable(why) => Err(Error::Away {
+            waited: options.give_up_after,
+            why,
+        }),
         other => Err(Error::Failed(other.to_string())),
     }
 }

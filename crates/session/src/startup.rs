@@ -4,12 +4,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hansa_base::{Hash, RetryPolicy};
 use hansa_corpus::{Corpus, Tick};
 use hansa_protocol::replica::{Found, LocalState};
-use hansa_protocol::{DigestFields, RunSpec};
+use hansa_protocol::{DigestFields, EndReason, RunSpec};
 use hansa_store::Manifest;
 use hansa_transfer::TransferError;
 use hansa_wire::http::RecipeAnswer;
@@ -42,29 +42,57 @@ pub(crate) const RETRY: RetryPolicy = RetryPolicy {
     retries_max: None,
 };
 
+/// What came of looking for the coordinator.
+pub(crate) enum Contact {
+    /// It answers.
+    Answer(Box<RecipeAnswer>),
+    /// It does not, and has said before that the run is over.
+    Complete(EndReason),
+}
+
+/// Back-off for as long as a replica goes on without a coordinator: half and whole delays take three
+/// quarters of the longest, once they have grown.
+pub(crate) fn retry_for(give_up_after: Duration) -> RetryPolicy {
+    let retries = give_up_after.as_secs_f64() / (0.75 * RETRY.longest.as_secs_f64());
+    RetryPolicy {
+        retries_max: Some(5 + retries.min(1e6) as u32),
+        ..RETRY
+    }
+}
+
 /// Asks until the coordinator answers, and checks that it is one of this version. A replica that was in
-/// the run before does not give up: its address is right, and its job may have waited for days.
+/// the run before asks for longer: its address is right, and its job may have waited for days.
 pub(crate) async fn first_contact(
     coordinator: &Coordinator,
     options: &Options,
     diary: &Diary,
     seed: u64,
-) -> Result<RecipeAnswer, Error> {
+) -> Result<Contact, Error> {
     let began = Instant::now();
     let was_there = StateDir::has_identity(&options.state_dir);
+    let complete = StateDir::complete(&options.state_dir);
+    let limit = match (was_there, complete) {
+        (true, None) => options.give_up_after,
+        _ => options.first_contact_within,
+    };
     let mut attempt = 0;
     loop {
         let error = match introduce(coordinator).await {
-            Ok(recipe) => return Ok(recipe),
+            Ok(recipe) => return Ok(Contact::Answer(Box::new(recipe))),
             Err(Error::Transfer(error)) if error.is_transient() => error,
             Err(error) => return Err(error),
         };
         let waited = began.elapsed();
         let delay = RETRY.delay(attempt, seed.rotate_left(attempt));
-        let delay =
-            delay.filter(|delay| was_there || waited + *delay < options.first_contact_within);
-        let Some(delay) = delay else {
-            return Err(Error::Unreachable { waited, why: error });
+        let Some(delay) = delay.filter(|delay| waited + *delay < limit) else {
+            return match (complete, was_there) {
+                (Some(reason), _) => Ok(Contact::Complete(reason)),
+                (None, true) => {
+                    let why = error.to_string();
+                    Err(Error::Away { waited, why })
+                }
+                (None, false) => Err(Error::Unreachable { waited, why: error }),
+            };
         };
         if attempt % 8 == 0 {
             diary.tell(&SessionEvent::CoordinatorAway {
@@ -184,7 +212,6 @@ mod tests {
     use super::*;
     use hansa_transfer::{Endpoint, Token, Trust};
     use std::io::{Read as _, Write as _};
-    use std::time::Duration;
 
     /// A coordinator that breaks the first connection off, and refuses the token on the next.
     fn away_once() -> String {
@@ -213,6 +240,30 @@ mod tests {
         let diary = Diary::new(Arc::new(|_| {}));
         let contact = first_contact(&coordinator, &options, &diary, 1).await;
         contact.err().unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_was_told_of_the_end_needs_no_coordinator_and_who_was_not_is_told_to_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = Endpoint {
+            base_url: "http://127.0.0.1:1".to_owned(),
+            token: Token::new("t"),
+            trust: Trust::LoopbackPlain,
+        };
+        let replica = "lumi/r0".parse().unwrap();
+        let coordinator = Coordinator::new(&endpoint, &replica, 1).unwrap();
+        let mut options = Options::new(endpoint, replica, "corpus".into(), dir.path().into());
+        (options.first_contact_within, options.give_up_after) = (Duration::ZERO, Duration::ZERO);
+        let diary = Diary::new(Arc::new(|_| {}));
+        std::fs::write(dir.path().join("identity.json"), b"{}").unwrap();
+        let away = first_contact(&coordinator, &options, &diary, 1).await;
+        let error = away.err().unwrap();
+        assert!(matches!(error, Error::Away { .. }), "{error}");
+        assert!(error.to_string().contains("start this replica again"));
+        let state = StateDir::open(dir.path()).unwrap();
+        state.save_complete(EndReason::Tokens).unwrap();
+        let contact = first_contact(&coordinator, &options, &diary, 1).await;
+        assert!(matches!(contact, Ok(Contact::Complete(EndReason::Tokens))));
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@
 //!     accepted.ckpt           the same at the end of the last accepted phase
 //!     contribution-HASH.safetensors   what `latest.ckpt` says was announced, and perhaps the next
 //!     models/HASH.safetensors    downloaded generations
+//!     complete.json           only there once the coordinator has said that the run is over
 //!     corpus.checked          the corpus that was hashed, so that a restart need not
 //!     replica.log             what happened, as JSON lines
 //! ```
@@ -16,6 +17,7 @@
 use std::path::{Path, PathBuf};
 
 use hansa_base::{Hash, ReplicaId};
+use hansa_protocol::EndReason;
 use hansa_protocol::replica::RegistrationRecord;
 use hansa_store::{DataDir, StoreError};
 use hansa_wire::Wire;
@@ -26,6 +28,7 @@ use crate::files;
 const VERSION: u32 = 1;
 const IDENTITY: &str = "identity.json";
 const MODELS: &str = "models";
+const COMPLETE: &str = "complete.json";
 const CONTRIBUTION: &str = "contribution-";
 /// What may lie in a directory that has no identity yet.
 const HARMLESS: [&str; 3] = ["lock", "replica.log", ".identity.json.tmp"];
@@ -208,6 +211,32 @@ impl StateDir {
         files::write_durably(&path, &text).map_err(StateDirError::io("write", &path))
     }
 
+    /// Remembers that the run is over: its coordinator need not be there for ever to say so.
+    ///
+    /// # Errors
+    /// If a file operation fails.
+    pub fn save_complete(&self, reason: EndReason) -> Result<(), StateDirError> {
+        let path = self.path().join(COMPLETE);
+        let text = serde_json::to_vec(&reason.to_json()).unwrap_or_default();
+        files::write_durably(&path, &text).map_err(StateDirError::io("write", &path))
+    }
+
+    /// Why the run of this directory is over, as far as it was told. One that cannot be read says nothing.
+    #[must_use]
+    pub fn complete(path: &Path) -> Option<EndReason> {
+        let text = std::fs::read(path.join(COMPLETE)).ok()?;
+        EndReason::from_json(serde_json::from_slice(&text).ok()?).ok()
+    }
+
+    /// The coordinator answers: what it says counts, and a restored run may go on.
+    ///
+    /// # Errors
+    /// If the file cannot be removed.
+    pub fn clear_complete(&self) -> Result<(), StateDirError> {
+        let path = self.path().join(COMPLETE);
+        files::remove_if_there(&path).map_err(StateDirError::io("remove", &path))
+    }
+
     /// The checkpoint in mid-phase.
     #[must_use]
     pub fn latest(&self) -> PathBuf {
@@ -287,6 +316,19 @@ impl StateDir {
         remove_others(&self.path().join(MODELS), Some(&kept), |_| true)
     }
 
+    /// Removes checkpoints and contributions: they belong to a history that the run was taken out of by
+    /// a restore. Models stay, as they are named by their content.
+    ///
+    /// # Errors
+    /// If a file operation fails.
+    pub fn forget(&self) -> Result<(), StateDirError> {
+        for path in [self.latest(), self.accepted()] {
+            files::remove_if_there(&path).map_err(StateDirError::io("remove", &path))?;
+        }
+        self.keep_only_contribution(None)?;
+        sync(self.path()).map_err(StateDirError::io("sync", self.path()))
+    }
+
     /// The latest checkpoint becomes that of the last accepted phase: a second name for the same
     /// bytes, as files here are replaced and never changed.
     ///
@@ -360,7 +402,7 @@ mod tests {
         RegistrationRecord {
             run: RUN,
             replica: replica("lumi/r0"),
-            incarnation: Some(hansa_base::Incarnation(4)),
+            held: None,
             token: Some(Hash([2; 32])),
             nonce: None,
         }
@@ -404,6 +446,42 @@ mod tests {
             error.to_string().contains("move the directory away"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_directory_remembers_that_its_run_is_over_until_a_coordinator_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        assert_eq!(StateDir::complete(dir.path()), None);
+        for reason in [EndReason::Rounds, EndReason::Epochs] {
+            state.save_complete(reason).unwrap();
+            assert_eq!(StateDir::complete(dir.path()), Some(reason));
+        }
+        state.clear_complete().unwrap();
+        assert_eq!(StateDir::complete(dir.path()), None);
+        std::fs::write(dir.path().join(COMPLETE), b"\"ro").unwrap();
+        assert_eq!(StateDir::complete(dir.path()), None);
+    }
+
+    #[test]
+    fn what_a_history_that_is_no_more_left_is_removed_and_models_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        state.save_registration(&record()).unwrap();
+        for path in [
+            state.latest(),
+            state.accepted(),
+            state.contribution(Hash([1; 32])),
+            state.model(Hash([2; 32])).unwrap(),
+        ] {
+            std::fs::write(path, b"x").unwrap();
+        }
+        // Twice: a process may be killed right after it.
+        state.forget().unwrap();
+        state.forget().unwrap();
+        assert!(!state.latest().exists() && !state.accepted().exists());
+        assert!(!state.contribution(Hash([1; 32])).exists());
+        assert!(state.model(Hash([2; 32])).unwrap().exists());
     }
 
     #[test]

@@ -11,6 +11,9 @@ use hansa_protocol::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Weights and ledger are compared at each publication, and after so many commands in any case.
+const FULL_CHECK: u64 = 1000;
+
 pub struct Coordinator {
     /// Durable.
     pub journal: Vec<Event>,
@@ -213,8 +216,13 @@ impl World {
             let which = self.random.next() as usize % events.len();
             events.remove(which);
         }
+        let mut weights_may_differ = false;
         for mut event in events {
             self.spoil(&mut event);
+            weights_may_differ |= matches!(
+                event,
+                Event::Published { .. } | Event::EpochStarted { .. } | Event::LetOut { .. }
+            );
             self.tell(|_| format!("    {event:?}"));
             match &event {
                 Event::EvaluationLost { .. } => self.seen.evaluations_lost += 1,
@@ -245,6 +253,7 @@ impl World {
                     let short = plan.steps < self.setting.spec.phase.steps;
                     self.seen.short_plans += u64::from(short);
                 }
+                Event::Closed(record) => self.spent.round(&self.processes, record),
                 Event::Staged { no } => {
                     let staged = self.coordinator.twin.contributions.get(no);
                     self.coordinator.staged.extend(staged.map(|c| c.id));
@@ -261,7 +270,11 @@ impl World {
             let length = self.coordinator.journal.len();
             self.coordinator.snapshot = (length, self.coordinator.twin.clone());
         }
+        self.commands += 1;
         self.check_state();
+        if weights_may_differ || self.commands.is_multiple_of(FULL_CHECK) {
+            self.check_weights();
+        }
     }
 
     /// Deliberate bugs of the coordinator's decisions.
@@ -303,6 +316,11 @@ impl World {
         if let Err(violation) = check_invariants(spec, twin) {
             return self.fail(violation.to_string());
         }
+    }
+
+    /// Invariant 12. What is committed changes only when a generation is published.
+    fn check_weights(&mut self) {
+        let (spec, twin) = (&self.setting.spec, &self.coordinator.twin);
         let should = Weights::committed(spec, twin, &self.coordinator.left_out);
         let Some(model) = self.coordinator.models.get(&twin.current.manifest) else {
             return self.fail("the current generation has no model".into());
@@ -338,7 +356,8 @@ impl World {
         salt.0[..8].copy_from_slice(&generation.0.to_le_bytes());
         let manifest = model.hash("model", salt);
         self.coordinator.models.insert(manifest, model);
-        let merge_ms = self.random.between(20, 800);
+        let (least, most) = self.setting.costs.merge_ms;
+        let merge_ms = self.random.between(least, most);
         let merged = Merged {
             generation,
             manifest,

@@ -40,6 +40,9 @@ impl Host {
         if let Some(rates) = options.rates {
             (ranks, step_ms) = (1, rates.step_ms[number as usize % 3]);
         }
+        if options.weather.is_some() {
+            (ranks, step_ms) = (1, crate::goodput::STEP_MS);
+        }
         Self {
             id: name.parse().unwrap_or_else(|_| unreachable!()),
             ranks,
@@ -115,9 +118,10 @@ impl World {
 
     fn options(&mut self) -> Options {
         let entropy: Hash = self.random.hash();
+        let (least, most) = self.setting.costs.checkpoint_ms;
         Options {
             entropy,
-            checkpoint_every: Duration::from_millis(self.random.between(100, 2000)),
+            checkpoint_every: Duration::from_millis(self.random.between(least, most)),
             retry: RetryPolicy {
                 first: Duration::from_millis(100),
                 longest: Duration::from_secs(2),
@@ -182,6 +186,12 @@ impl World {
                 self.tell(|_| format!("{life:?}: {notice}"));
             }
             Action::Promote => self.promote(life),
+            Action::Forget => {
+                if let Some(disk) = self.disk(life) {
+                    (disk.latest, disk.accepted) = (None, None);
+                    disk.payloads.clear();
+                }
+            }
             Action::Exit(_) => {}
             action => self.job(life, action),
         }
@@ -189,7 +199,8 @@ impl World {
 
     /// The write takes a while, and its report a while more: a crash may fall between them.
     pub fn write_later(&mut self, life: Life, write: DiskWrite, report: Input) {
-        let takes = self.random.between(1, 150);
+        let (least, most) = self.setting.costs.write_ms;
+        let takes = self.random.between(least, most);
         self.after(takes, Happening::Writes(life, Box::new(write)));
         let told = takes + self.random.between(1, 50);
         self.after(told, Happening::Reports(life, report));

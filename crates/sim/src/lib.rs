@@ -11,6 +11,7 @@
 
 mod coordinator;
 mod faults;
+mod goodput;
 mod host;
 mod network;
 mod random;
@@ -20,6 +21,7 @@ mod trainer;
 mod weights;
 mod world;
 
+pub use goodput::{Spent, Weather};
 use hansa_protocol::State;
 pub use seen::Seen;
 use std::fmt;
@@ -33,6 +35,8 @@ pub struct Options {
     pub verbose: bool,
     /// A world without faults in which only speeds differ, in place of the seed's own.
     pub rates: Option<Rates>,
+    /// A world of eight replicas in which processes die at a known rate, in place of the seed's own.
+    pub weather: Option<Weather>,
 }
 
 /// Three replicas of known speed.
@@ -86,6 +90,8 @@ pub struct Report {
     pub time_ms: u64,
     /// What happened how often.
     pub seen: Seen,
+    /// What the replicas' time went into.
+    pub spent: Spent,
     /// The run's durable state at the end.
     pub state: State,
     /// The story, if it was asked for.

@@ -43,12 +43,17 @@ impl World {
             Call::Upload { id, payload, .. } => {
                 return self.send_upload(life, host, no, id, payload);
             }
-            Call::Register { nonce, resume } => Command::Register(Register {
+            Call::Register {
+                nonce,
+                resume,
+                held,
+            } => Command::Register(Register {
                 replica: self.hosts[host].id.clone(),
                 digest: self.setting.spec.digest.clone(),
                 ranks: self.hosts[host].ranks,
                 nonce,
                 resume,
+                held,
                 fresh_token: self.random.hash(),
             }),
             Call::Lease(request) => Command::Lease(request),
@@ -77,10 +82,11 @@ impl World {
         let Some(delta) = stored else {
             return self.fail(format!("payload {} is not on the disk", payload.short()));
         };
+        let (least, most) = self.setting.costs.chunk_ms;
         let mut later = 0;
         let chunks = self.random.between(0, 3);
         for n in 0..chunks {
-            later += self.random.between(50, 900);
+            later += self.random.between(least, most);
             let what = Asked::Chunk(id, PAYLOAD_BYTES * (n + 1) / (chunks + 1));
             self.send(
                 Request {
@@ -92,7 +98,7 @@ impl World {
                 later,
             );
         }
-        later += self.random.between(50, 900);
+        later += self.random.between(least, most);
         let what = Asked::Complete(id, payload, Box::new(delta));
         self.send(
             Request {

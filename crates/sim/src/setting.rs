@@ -29,6 +29,33 @@ pub struct Setting {
     pub poison: Option<u64>,
     /// A step takes between this many per cent of its usual time and the second number.
     pub jitter: (u64, u64),
+    /// How long what takes.
+    pub costs: Costs,
+}
+
+/// Between how many and how many milliseconds things take.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// A chunk of an upload, and its completion.
+    pub chunk_ms: (u64, u64),
+    /// Fetching and loading weights; an evaluation.
+    pub job_ms: (u64, u64),
+    pub merge_ms: (u64, u64),
+    pub write_ms: (u64, u64),
+    /// Between two checkpoints.
+    pub checkpoint_ms: (u64, u64),
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            chunk_ms: (50, 900),
+            job_ms: (10, 900),
+            merge_ms: (20, 800),
+            write_ms: (1, 150),
+            checkpoint_ms: (100, 2000),
+        }
+    }
 }
 
 impl Setting {
@@ -54,6 +81,7 @@ impl Setting {
             coordinator_crash: rarely(random.between(60, 1000)),
             deterministic: random.one_in(2),
             jitter: (50, 200),
+            costs: Costs::default(),
         }
     }
 
@@ -87,11 +115,12 @@ impl Setting {
             deterministic: true,
             poison: None,
             jitter: (90, 110),
+            costs: Costs::default(),
         }
     }
 }
 
-fn spec(random: &mut Random) -> RunSpec {
+pub fn spec(random: &mut Random) -> RunSpec {
     let windows = Windows(random.between(1, 200));
     let block = Windows(random.between(1, 9));
     let seed = random.next();

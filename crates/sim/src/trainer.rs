@@ -73,7 +73,8 @@ impl World {
     }
 
     pub fn job(&mut self, life: Life, action: Action) {
-        let slow = self.random.between(10, 900);
+        let (least, most) = self.setting.costs.job_ms;
+        let slow = self.random.between(least, most);
         let job = match action {
             Action::Halt => {
                 if let Some(trainer) = self.trainer(life) {
@@ -230,7 +231,15 @@ impl World {
         self.after(takes.max(1), Happening::Steps(life, takes));
     }
 
+    fn step_size(&self, life: Life) -> u64 {
+        match self.processes.get(&life).map(|p| &p.trainer.job) {
+            Some(Some(Job::Train(_, positions, size))) => size.0.min(positions.len() as u64),
+            _ => 0,
+        }
+    }
+
     pub fn steps(&mut self, life: Life, took_ms: u64) {
+        self.spent.windows_trained += self.step_size(life);
         let loses = self.options.mutation == Some(Mutation::LosesAStep) && self.random.one_in(10);
         let Some(trainer) = self.trainer(life) else {
             return;

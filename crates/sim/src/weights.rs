@@ -3,22 +3,24 @@
 use hansa_base::{Hash, Windows};
 use hansa_protocol::{Ownership, RunSpec, State};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// `(epoch, position)` → how often; a pseudo-gradient of bad weights has negative numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Weights(BTreeMap<(u32, u64), i64>);
+pub struct Weights(Arc<BTreeMap<(u32, u64), i64>>);
 
 impl Weights {
     pub fn add(&mut self, epoch: u32, position: u64, times: i64) {
-        let count = self.0.entry((epoch, position)).or_default();
+        let counts = Arc::make_mut(&mut self.0);
+        let count = counts.entry((epoch, position)).or_default();
         *count += times;
         if *count == 0 {
-            self.0.remove(&(epoch, position));
+            counts.remove(&(epoch, position));
         }
     }
 
     pub fn add_all(&mut self, other: &Self, times: i64) {
-        for (&(epoch, position), &count) in &other.0 {
+        for (&(epoch, position), &count) in other.0.iter() {
             self.add(epoch, position, count * times);
         }
     }
@@ -32,7 +34,7 @@ impl Weights {
     pub fn hash(&self, purpose: &str, salt: Hash) -> Hash {
         let mut hasher = blake3::Hasher::new_derive_key(purpose);
         hasher.update(&salt.0);
-        for (&(epoch, position), &count) in &self.0 {
+        for (&(epoch, position), &count) in self.0.iter() {
             hasher.update(&epoch.to_le_bytes());
             hasher.update(&position.to_le_bytes());
             hasher.update(&count.to_le_bytes());

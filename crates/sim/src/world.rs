@@ -6,7 +6,7 @@ use crate::network::{Answer, Request};
 use crate::random::Random;
 use crate::setting::Setting;
 use crate::trainer::{Disk, DiskWrite};
-use crate::{Options, Report, Seen};
+use crate::{Options, Report, Seen, Spent};
 use hansa_base::MonoMs;
 use hansa_protocol::replica::{CallNo, Input};
 use hansa_protocol::{End, Merged};
@@ -38,6 +38,7 @@ pub enum Happening {
     Crashes(usize),
     Stops(usize),
     TakenOver(usize),
+    Dies,
     DiskFills(usize),
     ClockJumps(usize),
     FaultsEnd,
@@ -80,10 +81,13 @@ pub struct World {
     pub processes: BTreeMap<Life, Process>,
     pub lives: u64,
     pub seen: Seen,
+    pub spent: Spent,
     pub failure: Option<String>,
     queue: BinaryHeap<Due>,
     order: u64,
     steps: u64,
+    /// Journaled commands.
+    pub commands: u64,
     trace: u64,
     story: Vec<String>,
 }
@@ -91,9 +95,10 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, options: Options) -> Self {
         let mut random = Random::new(seed);
-        let setting = match &options.rates {
-            Some(rates) => Setting::of_rates(&mut random, rates),
-            None => Setting::new(&mut random),
+        let setting = match (&options.rates, &options.weather) {
+            (Some(rates), _) => Setting::of_rates(&mut random, rates),
+            (_, Some(weather)) => Setting::of_weather(&mut random, weather),
+            _ => Setting::new(&mut random),
         };
         let hosts = (0..setting.hosts).map(|n| Host::new(n, &options, &mut random));
         let mut world = Self {
@@ -107,17 +112,19 @@ impl World {
             processes: BTreeMap::new(),
             lives: 0,
             seen: Seen::default(),
+            spent: Spent::default(),
             failure: None,
             queue: BinaryHeap::new(),
             order: 0,
             steps: 0,
+            commands: 0,
             trace: 0xCBF2_9CE4_8422_2325,
             story: Vec::new(),
         };
         world.tell(|world| format!("{:?}", world.setting));
         world.at(0, Happening::CoordinatorStarts);
         for host in 0..world.hosts.len() {
-            let late = if host == 0 || options.rates.is_some() {
+            let late = if host == 0 || options.rates.is_some() || options.weather.is_some() {
                 0
             } else {
                 world.random.between(0, 20_000)
@@ -125,12 +132,14 @@ impl World {
             world.after(late, Happening::Starts(host));
         }
         world.plan_faults();
+        world.next_death();
         world
     }
 
     pub fn run(mut self) -> Report {
         let end = self.setting.faults_until + self.calm_ms();
         while let Some(due) = self.queue.pop() {
+            self.account(due.at);
             self.now = due.at;
             self.steps += 1;
             self.note(&due.what);
@@ -190,6 +199,7 @@ impl World {
             Happening::Crashes(host) => self.crash(host),
             Happening::Stops(host) => self.stop(host),
             Happening::TakenOver(host) => self.take_over(host),
+            Happening::Dies => self.one_dies(),
             Happening::DiskFills(host) => self.fill_disk(host),
             Happening::ClockJumps(host) => self.jump(host),
             Happening::FaultsEnd => self.end_faults(),
@@ -258,6 +268,7 @@ impl World {
             steps: self.steps,
             time_ms: self.now,
             seen: self.seen,
+            spent: self.spent,
             state: self.coordinator.twin,
             story: self.story,
         }

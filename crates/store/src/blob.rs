@@ -105,27 +105,23 @@ impl BlobStore {
     /// Opens a blob after checking its manifest and size; its content is checked by
     /// [`Blob::read_chunk`] and [`Blob::verify`].
     pub fn open_blob(&self, hash: Hash) -> Result<Blob, StoreError> {
-        let manifest = self.manifest(hash)?;
-        let path = self.path(hash);
-        let file = File::open(&path).map_err(StoreError::io("open", &path))?;
-        let got_bytes = file
-            .metadata()
-            .map_err(StoreError::io("inspect", &path))?
-            .len();
-        let expected_bytes = manifest.total_bytes();
-        if got_bytes != expected_bytes {
-            return Err(StoreError::WrongSize {
-                path,
-                expected_bytes,
-                got_bytes,
-            });
+        open_in(&self.root, hash)
+    }
+
+    /// Copies a blob of another store, checking each chunk; one that is here and whole is kept. True if
+    /// bytes were copied.
+    pub fn copy_in(&self, source: &Blob) -> Result<bool, StoreError> {
+        let whole = |hash| self.open_blob(hash).and_then(|blob| blob.verify());
+        if self.contains(source.hash) && whole(source.hash).is_ok() {
+            return Ok(false);
         }
-        Ok(Blob {
-            hash,
-            manifest: Arc::new(manifest),
-            file: Arc::new(file),
-            path,
-        })
+        let manifest = source.manifest();
+        let writer = self.writer(manifest.total_bytes())?;
+        for index in 0..manifest.chunk_count() {
+            let (offset, _) = manifest.chunk_range(index).unwrap_or_default();
+            writer.write_all_at(&source.read_chunk(index)?, offset)?;
+        }
+        self.publish(writer.tmp, manifest).map(|_| true)
     }
 
     /// Whether a blob of this name is there.
@@ -136,17 +132,7 @@ impl BlobStore {
 
     /// The manifest that has this hash.
     pub fn manifest(&self, hash: Hash) -> Result<Manifest, StoreError> {
-        let path = self.blob_dir(hash).join("manifest.json");
-        let manifest = read_manifest(&path)?.ok_or(StoreError::NoBlob(hash))?;
-        let got = manifest.hash();
-        if got != hash {
-            return Err(StoreError::WrongContent {
-                path,
-                expected: hash,
-                got,
-            });
-        }
-        Ok(manifest)
+        manifest_in(&self.root, hash)
     }
 
     /// Where a blob's bytes lie, whether or not it is there. For reading only.
@@ -239,8 +225,55 @@ impl BlobStore {
     }
 
     fn blob_dir(&self, hash: Hash) -> PathBuf {
-        self.root.join("blobs").join(hash.to_string())
+        blob_dir(&self.root, hash)
     }
+}
+
+/// Opens a blob of a data directory that another process may be serving: for reading only. Who has it
+/// open can read it to its end, even when it is removed.
+pub fn open_in(data_dir: &Path, hash: Hash) -> Result<Blob, StoreError> {
+    let manifest = manifest_in(data_dir, hash)?;
+    let path = blob_dir(data_dir, hash).join("data");
+    let file = File::open(&path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => StoreError::NoBlob(hash),
+        _ => StoreError::io("open", &path)(error),
+    })?;
+    let got_bytes = file
+        .metadata()
+        .map_err(StoreError::io("inspect", &path))?
+        .len();
+    let expected_bytes = manifest.total_bytes();
+    if got_bytes != expected_bytes {
+        return Err(StoreError::WrongSize {
+            path,
+            expected_bytes,
+            got_bytes,
+        });
+    }
+    Ok(Blob {
+        hash,
+        manifest: Arc::new(manifest),
+        file: Arc::new(file),
+        path,
+    })
+}
+
+fn manifest_in(data_dir: &Path, hash: Hash) -> Result<Manifest, StoreError> {
+    let path = blob_dir(data_dir, hash).join("manifest.json");
+    let manifest = read_manifest(&path)?.ok_or(StoreError::NoBlob(hash))?;
+    let got = manifest.hash();
+    if got != hash {
+        return Err(StoreError::WrongContent {
+            path,
+            expected: hash,
+            got,
+        });
+    }
+    Ok(manifest)
+}
+
+fn blob_dir(data_dir: &Path, hash: Hash) -> PathBuf {
+    data_dir.join("blobs").join(hash.to_string())
 }
 
 /// A blob that is there, open for reading. Cheap to clone.

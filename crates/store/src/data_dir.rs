@@ -49,6 +49,13 @@ impl DataDir {
         })
     }
 
+    /// Whether a process holds the lock of a directory; changes nothing in it.
+    #[must_use]
+    pub fn is_locked(path: &Path) -> bool {
+        let lock = File::open(path.join("lock"));
+        lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -85,7 +92,9 @@ mod tests {
         let process = format!("(process {})", std::process::id());
         assert!(error.to_string().contains(&process), "{error}");
         let path = first.path().to_owned();
+        assert!(DataDir::is_locked(&path));
         drop(first);
+        assert!(!DataDir::is_locked(&path) && !DataDir::is_locked(dir.path()));
         DataDir::lock(&path).unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! The few file operations that durability needs, in one place.
 
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::FallocateFlags;
@@ -39,6 +40,42 @@ pub(crate) fn create_reserved(path: &Path, length: u64) -> Result<File, StoreErr
     Ok(file)
 }
 
+/// Replaces a file durably, for readers whole at any time: temporary name, fsync, rename, fsync of the
+/// directory. `mode` is that of a new file. One process at a time may replace it.
+pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft = path.with_file_name(format!(".{name}.new"));
+    // A leftover of a killed process would keep its mode.
+    remove_if_there(&draft)?;
+    let mut options = File::options();
+    let options = options.write(true).create_new(true).mode(mode);
+    let mut file = options
+        .open(&draft)
+        .map_err(StoreError::io("create", &draft))?;
+    std::io::Write::write_all(&mut file, bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(StoreError::io("write", &draft))?;
+    rename_synced(&draft, path)
+}
+
+/// Removes a file, if it is there, durably.
+pub fn remove_synced(path: &Path) -> Result<(), StoreError> {
+    remove_if_there(path)?;
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
+        _ => sync_dir(Path::new(".")),
+    }
+}
+
+pub(crate) fn remove_if_there(path: &Path) -> Result<(), StoreError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StoreError::io("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes a directory and its parents.
 pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
     std::fs::create_dir_all(path).map_err(StoreError::io("create", path))
@@ -48,8 +85,9 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), StoreError> {
 pub(crate) fn rename_synced(from: &Path, to: &Path) -> Result<(), StoreError> {
     std::fs::rename(from, to).map_err(StoreError::io("rename", from))?;
     for side in [to, from] {
-        if let Some(parent) = side.parent() {
-            sync_dir(parent)?;
+        match side.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent)?,
+            _ => sync_dir(Path::new("."))?,
         }
     }
     Ok(())

@@ -21,9 +21,10 @@ mod journal;
 mod manifest;
 mod upload;
 
-pub use blob::{Blob, BlobStore, BlobWriter, Bring};
+pub use blob::{Blob, BlobStore, BlobWriter, Bring, open_in as open_blob_in};
 pub use data_dir::DataDir;
 pub use error::{Damage, StoreError};
+pub use files::{remove_synced, replace_file};
 pub use journal::{Journal, Record, Records, Seq, Snapshot, StoredRecord};
 pub use manifest::{
     CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNKS_MAX, MANIFEST_VERSION, Manifest, ManifestError,

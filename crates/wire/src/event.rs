@@ -3,7 +3,7 @@
 
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
-    Tokens, Windows,
+    Timeline, Tokens, Windows,
 };
 use hansa_protocol::{
     CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event,
@@ -56,6 +56,7 @@ mirror_enum!(EventJson = Event {
         tokens: Tokens,
     }
     struct EpochStarted { epoch: Epoch }
+    struct Restored { timeline: Timeline }
     struct Revived { key: ReplicaKey, incarnation: Incarnation, windows: Windows }
     struct Absolved { key: ReplicaKey }
     tuple Stolen(steal: Steal)
@@ -81,6 +82,7 @@ mirror_enum!(LeftReasonJson = LeftReason {
     unit Goodbye
     unit SessionExpired
     unit RunEnded
+    unit Restored
 });
 mirror_enum!(FreedCauseJson = FreedCause {
     unit LeaseExpired
@@ -89,6 +91,7 @@ mirror_enum!(FreedCauseJson = FreedCause {
     unit NotFinite
     unit Goodbye
     unit RunEnding
+    unit Restored
 });
 mirror_enum!(CloseReasonJson = CloseReason {
     struct AllContributed { members: u32 }

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hansa_base::{Generation, Hash};
-use hansa_protocol::{DigestFields, Event, RunSpec, State};
+use hansa_base::{Generation, Hash, Timeline};
+use hansa_protocol::{DigestFields, Event, Lineage, RunSpec, State};
 
 use crate::mirror::{mirror_enum, mirror_struct};
 use crate::{BadValue, Recipe, RecipeError, decode, encode};
@@ -35,6 +35,8 @@ pub enum JournalError {
 
 /// One record.
 #[derive(Clone, Debug, PartialEq)]
+// The large one comes once in a journal.
+#[allow(clippy::large_enum_variant)]
 pub enum Entry {
     /// What the run is; the first record, and only that.
     Started(Started),
@@ -51,6 +53,10 @@ pub struct Started {
     pub recipe: String,
     /// Positions and corpus.
     pub digest: DigestFields,
+    /// The history that begins.
+    pub timeline: Timeline,
+    /// The key of the seals, of this data directory and its copies: secret.
+    pub key: Hash,
     /// Generation 0.
     pub files: GenerationFiles,
 }
@@ -95,6 +101,8 @@ mirror_struct!(
         hansa_version: String,
         recipe: String,
         digest: DigestFields,
+        timeline: Timeline,
+        key: Hash,
         files: GenerationFiles,
     }
 );
@@ -111,6 +119,14 @@ mirror_struct!(SnapshotStateJson = SnapshotState {
 });
 
 impl Started {
+    /// The state of the run before its second record.
+    #[must_use]
+    pub fn state(&self, spec: &RunSpec) -> State {
+        let mut state = State::new(spec, self.files.model);
+        state.lineage = Lineage::begun(self.key, self.timeline);
+        state
+    }
+
     /// The recipe and the spec of the run.
     ///
     /// # Errors

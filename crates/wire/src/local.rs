@@ -2,14 +2,14 @@
 
 use hansa_base::{Epoch, Hash, Incarnation, LeaseId, ReplicaId, Steps, Windows};
 use hansa_protocol::replica::{LocalState, RegistrationRecord};
-use hansa_protocol::{ContributionParts, GenerationInfo};
+use hansa_protocol::{Caller, ContributionParts, GenerationInfo};
 
 use crate::mirror::mirror_struct;
 
 mirror_struct!(RegistrationRecordJson = RegistrationRecord {
     run: Hash,
     replica: ReplicaId,
-    incarnation: Option<Incarnation>,
+    held: Option<Caller>,
     token: Option<Hash>,
     nonce: Option<Hash>,
 });

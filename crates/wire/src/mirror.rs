@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hansa_base::{
     Bytes, ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, Position, ReplicaId,
-    ReplicaKey, ReplicaName, SiteName, Steps, Tokens, Windows,
+    ReplicaKey, ReplicaName, SiteName, Steps, Timeline, Tokens, Windows,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -118,6 +118,7 @@ newtypes!(
     Position(u64),
     ReplicaKey(u32),
     Steps(u64),
+    Timeline(u64),
     Tokens(u64),
     Windows(u64)
 );
@@ -244,7 +245,8 @@ macro_rules! mirror_enum {
     }) => {
         #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
         #[serde(rename_all = "snake_case")]
-        #[allow(missing_docs)]
+        // On its way to or from text only.
+        #[allow(missing_docs, clippy::large_enum_variant)]
         #[doc = concat!("JSON form of `", stringify!($type), "`.")]
         pub enum $json {
             $($named { $($field: <$part as $crate::Wire>::Json),* },)*

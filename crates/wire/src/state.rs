@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, Position, ReplicaId, ReplicaKey,
-    Steps, Tokens, Windows,
+    Steps, Timeline, Tokens, Windows,
 };
 use hansa_protocol::{
     Attempt, Attempts, CloseReason, CloseRecord, Contribution, ContributionParts, EndReason,
-    Evaluation, Evaluations, FreedCause, GenerationInfo, Lease, Ledger, LeftReason, Lost,
+    Evaluation, Evaluations, FreedCause, GenerationInfo, Lease, Ledger, LeftReason, Lineage, Lost,
     Ownership, Pace, PhaseTimes, Plan, Presence, Replica, Round, RoundPhase, RoundSummary, Span,
     Stage, State, Tally, Verdict,
 };
@@ -18,6 +18,7 @@ use crate::mirror::{mirror_enum, mirror_struct};
 use crate::{BadValue, Wire};
 
 mirror_struct!(StateJson = State {
+    lineage: Lineage,
     epoch: Epoch,
     ledger: Ledger,
     attempts: Attempts,
@@ -142,6 +143,30 @@ mirror_enum!(OwnershipJson = Ownership {
     unit Free
     unit Quarantined
 });
+
+/// JSON form of `Lineage`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LineageJson {
+    key: String,
+    timelines: Vec<u64>,
+}
+
+impl Wire for Lineage {
+    type Json = LineageJson;
+
+    fn to_json(&self) -> LineageJson {
+        LineageJson {
+            key: self.key().to_json(),
+            timelines: self.timelines().iter().map(Wire::to_json).collect(),
+        }
+    }
+
+    fn from_json(json: LineageJson) -> Result<Self, BadValue> {
+        let key = Hash::from_json(json.key).map_err(|error| error.at("key"))?;
+        let timelines = json.timelines.into_iter().map(Timeline).collect();
+        Self::from_parts(key, timelines).ok_or_else(|| BadValue::new("the timelines do not grow"))
+    }
+}
 
 /// JSON form of `Ledger`: its intervals in order, which cover all windows.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -16,7 +16,9 @@ pub struct Status {
     pub run: String,
     /// The run's identity, 64 hexadecimal digits.
     pub run_id: String,
-    /// Seconds since this coordinator process started.
+    /// The history of the run: a restore begins another.
+    pub timeline: u64,
+    /// Seconds since this coordinator process started; 0 if nobody serves the run.
     pub uptime_s: u64,
     /// The current generation.
     pub generation: GenerationStatus,
@@ -228,6 +230,8 @@ pub struct Waiting {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
+    /// Nobody serves the run.
+    Coordinator,
     /// No replica is live.
     Replicas,
     /// These members train or send.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use hansa_base::{
-    Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, Steps, Tokens, Windows,
+    Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, Steps, Timeline, Tokens,
+    Windows,
 };
 use hansa_protocol::{
     Activity, Announce, Caller, ContributionParts, DigestFields, EndReason, Evaluated, FreedCause,
@@ -122,11 +123,16 @@ fn check_parts(parts: &ContributionParts) -> Result<(), &'static str> {
 mirror_struct!(
     CallerJson = Caller {
         replica: ReplicaId,
-        incarnation: Incarnation
+        run: Hash,
+        timeline: Timeline,
+        incarnation: Incarnation,
+        seal: Hash,
     }
 );
 mirror_struct!(RegisteredJson = Registered {
     incarnation: Incarnation,
+    timeline: Timeline,
+    seal: Hash,
     token: Hash,
     lease: Option<LeaseView>,
     announced: Option<Hash>,
@@ -234,6 +240,11 @@ mirror_enum!(RefusalJson = Refusal {
     struct Gone { replica: ReplicaId }
     struct NeverIssued { what: String }
     struct Unknown { replica: ReplicaId }
+    struct OtherRun { ours: Hash, theirs: Hash }
+    struct Restored { timeline: Timeline }
+    struct OtherHistory { ours: Timeline, theirs: Timeline }
+    struct NotSealed { replica: ReplicaId }
+    struct NoSuchGeneration { generation: Generation }
     struct NotFromFront { lease: Option<LeaseId> }
     struct BeyondMark { said: Windows, reserved: Windows }
     struct Stale { base: Generation, current: Generation }

@@ -27,7 +27,10 @@ fn check<T: Wire + PartialEq + Debug>(value: T) {
 fn caller() -> Caller {
     Caller {
         replica: replica("lumi/r0"),
+        run: hash(3),
+        timeline: Timeline(1_700_000_000_000),
         incarnation: Incarnation(5),
+        seal: hash(4),
     }
 }
 
@@ -65,6 +68,7 @@ fn requests_come_back() {
         ranks: 8,
         nonce: hash(1),
         resume: Some(hash(2)),
+        held: Some(caller()),
     });
     check(LeaseRequest {
         caller: caller(),
@@ -96,6 +100,8 @@ fn answers_come_back() {
     });
     check(Registered {
         incarnation: Incarnation(5),
+        timeline: Timeline(2),
+        seal: hash(4),
         token: hash(1),
         lease: Some(lease()),
         announced: Some(hash(2)),
@@ -148,7 +154,7 @@ fn local_records_come_back() {
     check(RegistrationRecord {
         run: hash(1),
         replica: replica("lumi/r0"),
-        incarnation: Some(Incarnation(5)),
+        held: Some(caller()),
         token: None,
         nonce: Some(hash(2)),
     });
@@ -199,6 +205,23 @@ fn every_refusal() -> Vec<Refusal> {
         Refusal::Stale {
             base: Generation(1),
             current: Generation(2),
+        },
+        Refusal::OtherRun {
+            ours: hash(1),
+            theirs: hash(2),
+        },
+        Refusal::Restored {
+            timeline: Timeline(2),
+        },
+        Refusal::OtherHistory {
+            ours: Timeline(1),
+            theirs: Timeline(2),
+        },
+        Refusal::NotSealed {
+            replica: replica.clone(),
+        },
+        Refusal::NoSuchGeneration {
+            generation: Generation(9),
         },
         Refusal::ContributedAlready { replica },
         Refusal::WrongTokens {

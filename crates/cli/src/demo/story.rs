@@ -50,7 +50,7 @@ impl Story {
     /// Keeps it for a demo that is started again.
     pub fn save(&self, path: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_vec(self).context("write the story")?;
-        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))
+        Ok(hansa_store::replace_file(path, &text, 0o644)?)
     }
 
     /// Sites whose process should run at the beginning, or when the demo goes on.

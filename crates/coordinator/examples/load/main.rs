@@ -217,14 +217,18 @@ impl Replica {
         let connection = connector
             .connect(&replica.to_string(), &world.tokens[site])
             .await?;
-        let incarnation = hansa_base::Incarnation(0);
+        // What it shows before it is registered is of no use.
+        let caller = Caller {
+            replica,
+            run: world.run,
+            timeline: hansa_base::Timeline(0),
+            incarnation: hansa_base::Incarnation(0),
+            seal: Hash::default(),
+        };
         Ok(Self {
             connection,
             world,
-            caller: Caller {
-                replica,
-                incarnation,
-            },
+            caller,
             base: Hash::default(),
             lives: 0,
         })
@@ -238,11 +242,12 @@ impl Replica {
             ranks: 1,
             nonce: Hash([self.lives; 32]),
             resume: None,
+            held: None,
         };
         let start = Instant::now();
         let registered: Registered = self.connection.post(path::REGISTER, &request).await?;
         let took = start.elapsed();
-        self.caller.incarnation = registered.incarnation;
+        self.caller = registered.caller(self.world.run, self.caller.replica);
         self.base = registered.current.manifest;
         Ok((self, took))
     }

@@ -76,6 +76,8 @@ pub struct World {
     dir: PathBuf,
     pub tokens: Arc<Vec<String>>,
     pub digest: DigestFields,
+    /// The run's identity.
+    pub run: hansa_base::Hash,
 }
 
 impl World {
@@ -98,6 +100,7 @@ impl World {
         Ok(Self {
             dir: dir.to_owned(),
             tokens: Arc::new(tokens.collect::<anyhow::Result<_>>()?),
+            run: parsed.run_id(&digest),
             digest,
         })
     }

@@ -141,6 +141,7 @@ impl World {
         let coordinator = Coordinator::open(self.options(data)).unwrap();
         let trust = Trust::Pinned(coordinator.fingerprint());
         let digest = coordinator.spec().digest.clone();
+        let run = coordinator.spec().run;
         let listen = Listen::Tls("127.0.0.1:0".parse().unwrap());
         let service = coordinator.listen(listen).await.unwrap();
         let base_url = format!("https://{}", service.address());
@@ -153,6 +154,7 @@ impl World {
             base_url,
             trust,
             digest,
+            run,
             handle,
             stop,
             running,
@@ -179,8 +181,12 @@ impl World {
             digest: server.digest.clone(),
             caller: Caller {
                 replica,
+                run: server.run,
+                timeline: hansa_base::Timeline(0),
                 incarnation: hansa_base::Incarnation(0),
+                seal: Hash::default(),
             },
+            held: None,
             token: None,
             nonce: hash(100),
         }
@@ -191,6 +197,7 @@ pub struct Server {
     pub base_url: String,
     pub trust: Trust,
     pub digest: DigestFields,
+    pub run: Hash,
     pub handle: Handle,
     stop: oneshot::Sender<()>,
     running: JoinHandle<Result<Summary, Error>>,
@@ -232,6 +239,8 @@ pub struct Process {
     pub caller: Caller,
     pub digest: DigestFields,
     pub token: Option<Hash>,
+    /// What it says that it was before.
+    pub held: Option<Caller>,
     pub nonce: Hash,
     pub folder: PathBuf,
 }
@@ -265,9 +274,13 @@ impl Process {
             ranks: 1,
             nonce: self.nonce,
             resume: self.token,
+            held: self.held.clone(),
         };
         let registered: Registered = self.post(path::REGISTER, &request).await?;
         self.caller.incarnation = registered.incarnation;
+        self.caller.timeline = registered.timeline;
+        self.caller.seal = registered.seal;
+        self.held = Some(self.caller.clone());
         self.token = Some(registered.token);
         Ok(registered)
     }

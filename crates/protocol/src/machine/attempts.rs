@@ -1,5 +1,8 @@
-//! Which free positions are granted, and which are taken out: what was lost before is tried again
+//! Which free positions are granted, and which are taken out: what was lost twice is tried again
 //! alone, by halves, until only the poison is left.
+//!
+//! One loss says little: processes die of many things, and a lease of half a phase keeps its holder
+//! waiting for the others. So what was lost once is granted like anything else.
 
 use super::{Answer, Machine};
 use crate::attempts::{Attempt, pieces};
@@ -11,7 +14,7 @@ const LOST_OFTEN: u32 = 2;
 
 impl Machine {
     /// Free positions for a lease that holds so many already, lowest first, `windows` at the most.
-    /// What was lost before is never together with anything else.
+    /// What was lost often is never together with anything else.
     pub(super) fn choose(&self, held: Windows, windows: Windows) -> Vec<Span> {
         let (mut chosen, mut left) = (Vec::new(), windows.0);
         let mut last_resort: Option<(Span, Attempt)> = None;
@@ -20,18 +23,18 @@ impl Machine {
                 if left == 0 {
                     return chosen;
                 }
-                let alone = held == Windows(0) && chosen.is_empty();
-                match attempt {
+                match attempt.filter(|attempt| attempt.count() >= LOST_OFTEN) {
                     None => {
                         let end = piece.end.0.min(piece.start.0 + left);
                         left -= end - piece.start.0;
                         chosen.push(Span::new(piece.start.0, end));
                     }
-                    Some(attempt) if alone && attempt.count() < LOST_OFTEN => {
-                        return head(piece, attempt.retry().min(windows));
-                    }
                     Some(attempt) => {
-                        last_resort.get_or_insert((piece, attempt));
+                        // The worst comes last of all: it must not keep the good from being tried.
+                        let best = last_resort.as_ref().map(|(_, best)| best.count());
+                        if best.is_none_or(|best| attempt.count() < best) {
+                            last_resort = Some((piece, attempt));
+                        }
                     }
                 }
             }

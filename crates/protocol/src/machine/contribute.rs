@@ -67,9 +67,8 @@ impl Machine {
     ) -> Result<(), Refusal> {
         let (current, base) = (self.state.current, parts.generation);
         if base > current.generation {
-            return Err(Refusal::NeverIssued {
-                what: format!("generation {base}"),
-            });
+            let generation = base;
+            return Err(Refusal::NoSuchGeneration { generation });
         }
         if let Some(reason) = self.state.ending {
             return Err(Refusal::RunOver(reason));
@@ -133,10 +132,12 @@ impl Machine {
                 return Ok(Reply::Verdict(Verdict::Refused(because)));
             }
         }
+        let done = contribution.parts.windows();
         self.emit(Event::Staged { no })?;
         self.renew(now, key);
         if self.state.round.staged.len() == 1 {
-            self.clocks.grace = Some(now.after(self.grace()));
+            let window = self.grace();
+            self.clocks.grace = Some(now.after(self.early_by(now, key, done)).after(window));
         }
         self.close_if_due(now)?;
         Ok(Reply::Verdict(Verdict::Staged))

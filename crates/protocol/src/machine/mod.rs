@@ -14,6 +14,7 @@ mod marks;
 mod plan;
 mod publish;
 mod register;
+mod restore;
 mod revive;
 mod steal;
 mod tick;
@@ -133,6 +134,7 @@ impl Machine {
             Command::Evaluated(evaluated) => self.evaluated(now, &evaluated),
             Command::Goodbye(caller) => self.goodbye(now, &caller),
             Command::Merged(merged) => self.merged(now, merged),
+            Command::Restored { timeline } => self.restored(now, timeline),
             Command::Tick => self.tick(now),
         };
         let events = std::mem::take(&mut self.events);
@@ -154,10 +156,8 @@ impl Machine {
     /// The one place where stale callers are stopped.
     fn authenticate(&mut self, now: MonoMs, caller: &Caller) -> Result<ReplicaKey, Refusal> {
         let replica = caller.replica.clone();
-        if caller.incarnation > self.state.last_incarnation {
-            let what = format!("incarnation {} of {replica}", caller.incarnation);
-            return Err(Refusal::NeverIssued { what });
-        }
+        let last = self.state.last_incarnation;
+        self.state.lineage.admit(self.spec.run, last, caller)?;
         let found = self
             .state
             .find(&replica)

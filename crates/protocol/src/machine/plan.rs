@@ -3,7 +3,7 @@
 
 use super::Machine;
 use crate::phase::{Crowd, Member, PhasePlan, Wanted};
-use crate::{Plan, Refusal, Wait};
+use crate::{Plan, Refusal, Replica, Wait};
 use hansa_base::{MonoMs, ReplicaKey, Windows};
 use std::time::Duration;
 
@@ -78,6 +78,30 @@ impl Machine {
         let grace = self.clocks.grace.filter(|_| !self.state.is_uploading());
         let grace_s = grace.map_or(f64::INFINITY, |end| end.since(now).as_secs_f64());
         Some(longest_s.min(grace_s))
+    }
+
+    /// How much earlier than with a whole phase a replica is done that contributed so many windows, as
+    /// far as others still need that long by their plans. The grace window is for those who are late,
+    /// not for those who have more to do. Zero while nobody is measured. Walks over all members, once
+    /// a round.
+    pub(super) fn early_by(&self, now: MonoMs, key: ReplicaKey, done: Windows) -> Duration {
+        let member = |key, replica: &Replica| {
+            let (ranks, pace) = (replica.ranks, replica.pace);
+            Member { key, ranks, pace }
+        };
+        let Some(author) = self.state.replica(key).map(|replica| member(key, replica)) else {
+            return Duration::ZERO;
+        };
+        let phase_plan = self.phase_plan(&author);
+        let takes_s = |windows| phase_plan.takes_s(&author, windows).unwrap_or(0.0);
+        let early_s = takes_s(phase_plan.wanted(&author).windows) - takes_s(done);
+        let needs_s = |(key, replica): (ReplicaKey, &Replica)| {
+            let takes_s = phase_plan.takes_s(&member(key, replica), replica.plan?.windows)?;
+            let started = self.clocks.started.get(&key);
+            Some(takes_s - started.map_or(0.0, |at| now.since(*at).as_secs_f64()))
+        };
+        let others_s = self.state.awaited().filter_map(needs_s).fold(0.0, f64::max);
+        Duration::from_secs_f64(early_s.min(others_s).clamp(0.0, 1e9))
     }
 
     /// The phase plan of the open round's members, and of the one who asks.

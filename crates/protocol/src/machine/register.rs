@@ -19,6 +19,10 @@ impl Machine {
         if let Some(mismatch) = self.spec.digest.first_difference(&register.digest) {
             return Err(Refusal::OtherData(mismatch));
         }
+        if let Some(held) = &register.held {
+            let last = self.state.last_incarnation;
+            self.state.lineage.admit(self.spec.run, last, held)?;
+        }
         if let (true, Some(reason)) = (self.state.ended, self.state.ending) {
             return Err(Refusal::RunOver(reason));
         }
@@ -87,8 +91,14 @@ impl Machine {
         let replica = self.replica(key)?;
         let lease: Option<LeaseView> = self.state.lease_of(key).map(crate::Lease::view);
         let announced: Option<Hash> = self.state.announced_by(key).map(|(_, c)| c.id);
+        let caller =
+            self.state
+                .lineage
+                .caller(self.spec.run, replica.id.clone(), replica.incarnation);
         Ok(Reply::Registered(Registered {
-            incarnation: replica.incarnation,
+            incarnation: caller.incarnation,
+            timeline: caller.timeline,
+            seal: caller.seal,
             token: replica.token,
             lease,
             announced,

@@ -15,6 +15,8 @@ pub struct CallNo(pub u64);
 
 /// One input of the machine.
 #[derive(Clone, Debug, PartialEq)]
+// There is one at a time; a box would only be in the way.
+#[allow(clippy::large_enum_variant)]
 pub enum Input {
     /// The time that [`super::ReplicaMachine::wake_at`] named has come (any other time is fine too).
     Wake,
@@ -88,6 +90,8 @@ pub enum Call {
         nonce: Hash,
         /// The resume token held.
         resume: Option<Hash>,
+        /// The incarnation held last.
+        held: Option<Caller>,
     },
     /// Answered by [`Reply::Lease`].
     Lease(LeaseRequest),
@@ -112,8 +116,8 @@ pub enum Call {
     Goodbye(Caller),
 }
 
-/// What the shell is to do. Actions are started in the order given; [`Action::Promote`] ends before
-/// the next one starts. There is never more than one job of the trainer at a time ([`Action::Load`]
+/// What the shell is to do. Actions are started in the order given; [`Action::Promote`] and
+/// [`Action::Forget`] end before the next one starts. There is never more than one job of the trainer at a time ([`Action::Load`]
 /// to [`Action::Checkpoint`]), nor more than one call beside a heartbeat.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -154,6 +158,9 @@ pub enum Action {
     Checkpoint(LocalState),
     /// Make the checkpoint `latest` also the checkpoint `accepted`, durably (link and rename).
     Promote,
+    /// Remove the checkpoints and every payload, durably: they are of a history that the run was taken
+    /// out of by a restore.
+    Forget,
     /// Tell people.
     Tell(Notice),
     /// End the process; no further input is taken.
@@ -229,6 +236,8 @@ pub enum Void {
     LeaseLost(Option<FreedCause>),
     /// The round went on without them.
     RoundOver,
+    /// The run was restored from a backup.
+    Restored,
     /// The announcement was refused.
     NotAccepted(Refusal),
     /// The contribution was refused after it was announced.
@@ -254,6 +263,13 @@ pub enum ExitReason {
     OtherData(Mismatch),
     /// The local state is of another run or replica.
     OtherState(String),
+    /// The coordinator is behind this replica in their common history.
+    OlderCopy {
+        /// The generation that this replica has.
+        ours: Generation,
+        /// The coordinator's.
+        theirs: Generation,
+    },
     /// The coordinator refused something that cannot be repaired from here.
     Refused(Refusal),
     /// The coordinator was not reached within the configured retries.
@@ -295,6 +311,7 @@ display! {
         Self::LeaseLost(None) => "their lease was lost";
         Self::LeaseLost(Some(cause)) => "their lease was lost: {cause}";
         Self::RoundOver => "the round ended without them";
+        Self::Restored => "the run was restored from a backup, which may not have what they build on";
         Self::NotAccepted(refusal) => "{refusal}";
         Self::Refused(because) => "{because}";
     }
@@ -307,6 +324,10 @@ display! {
         Self::Busy(refusal) => "{refusal}";
         Self::OtherData(mismatch) =>
             "this replica cannot join, its data is not the run's: {mismatch}";
+        Self::OlderCopy { ours, theirs } =>
+            "the coordinator is at generation {theirs} and this replica has seen generation {ours} of it: \
+             it serves an old copy of its data; serve the newest, or restore a backup with `hansa \
+             restore`, which replicas then follow";
         Self::OtherState(what) => "the local checkpoint is {what}: name another folder";
         Self::Refused(refusal) => "{refusal}";
         Self::Unreachable(why) => "the coordinator cannot be reached: {why}";

@@ -5,7 +5,7 @@ use super::join::broken_law;
 use super::local::LocalState;
 use super::machine::{Doing, Held, Job, ReplicaMachine, Then, Weights};
 use crate::{Evaluated, Grant, LeaseAnswer, LeaseRequest, Wait};
-use hansa_base::{Generation, Hash, MonoMs, Steps, Tokens};
+use hansa_base::{Generation, Hash, Incarnation, MonoMs, Steps, Tokens};
 
 impl ReplicaMachine {
     /// What comes next when nothing is under way: work, or, if a stop was asked for, the
@@ -36,6 +36,9 @@ impl ReplicaMachine {
         }
         match answer {
             LeaseAnswer::Train(grant) => self.granted(now, grant),
+            LeaseAnswer::Adopt(generation) if self.is_behind(&generation) => {
+                self.exit_behind(now, generation);
+            }
             LeaseAnswer::Adopt(generation) => {
                 self.void(Void::RoundOver);
                 self.vitals.new_round(now, &self.doing);
@@ -85,7 +88,10 @@ impl ReplicaMachine {
         self.work = Some(LocalState {
             run: self.spec.run,
             replica: self.replica.clone(),
-            incarnation: self.incarnation.unwrap_or_default(),
+            incarnation: self
+                .caller
+                .as_ref()
+                .map_or(Incarnation(0), |caller| caller.incarnation),
             base,
             lease: lease.id,
             epoch: lease.epoch,

@@ -3,7 +3,7 @@
 
 use super::api::{Action, Call, ExitReason, Notice, Void};
 use super::local::LocalState;
-use super::machine::{Doing, Job, ReplicaMachine, Then, Weights, WhenBusy};
+use super::machine::{Doing, Held, Job, ReplicaMachine, Then, Weights, WhenBusy};
 use crate::{GenerationInfo, LeaseView, Refusal, Registered};
 use hansa_base::{MonoMs, Windows};
 
@@ -13,12 +13,16 @@ impl ReplicaMachine {
         let nonce = self.record.nonce.unwrap_or_else(|| self.fresh_nonce());
         self.record.nonce = Some(nonce);
         self.enter(now, Doing::SavingNonce);
+        if std::mem::take(&mut self.forget) {
+            (self.weights, self.held) = (Weights::Nothing, Held::Nothing);
+            self.actions.push(Action::Forget);
+        }
         self.actions.push(Action::Save(self.record.clone()));
     }
 
     /// The coordinator gave this incarnation up: it registers again, once the trainer is idle.
     pub(super) fn rejoin(&mut self, now: MonoMs) {
-        (self.incarnation, self.lease) = (None, None);
+        (self.caller, self.lease) = (None, None);
         if self.leave_by.is_some() {
             return self.exit(now, ExitReason::Stopped { goodbye: true });
         }
@@ -33,10 +37,39 @@ impl ReplicaMachine {
         }
     }
 
+    /// The run was restored from a backup. What this replica has may be of a part of the history that the
+    /// copy never had, so it goes on as a newcomer: nothing of it is contributed or built upon.
+    pub(super) fn start_afresh(&mut self, now: MonoMs) {
+        self.void(Void::Restored);
+        (self.record.held, self.record.token, self.record.nonce) = (None, None, None);
+        (self.accepted, self.forget) = (false, true);
+        self.rejoin(now);
+    }
+
+    /// Whether the coordinator is at an earlier generation than one that it has given to this replica.
+    /// That cannot be in one history, whatever was lost or overtaken on the way.
+    pub(super) fn is_behind(&self, current: &GenerationInfo) -> bool {
+        let work = self.work.as_ref().map(|work| work.base);
+        let mut seen = self.base().into_iter().chain(work);
+        seen.any(|base| base.generation > current.generation)
+    }
+
+    pub(super) fn exit_behind(&mut self, now: MonoMs, current: GenerationInfo) {
+        let work = self.work.as_ref().map(|work| work.base);
+        let seen = self
+            .base()
+            .into_iter()
+            .chain(work)
+            .map(|base| base.generation);
+        let (ours, theirs) = (seen.max().unwrap_or_default(), current.generation);
+        self.exit(now, ExitReason::OlderCopy { ours, theirs });
+    }
+
     pub(super) fn registration(&self) -> Call {
         Call::Register {
             nonce: self.record.nonce.unwrap_or_default(),
             resume: self.record.token,
+            held: self.record.held.clone(),
         }
     }
 
@@ -49,7 +82,8 @@ impl ReplicaMachine {
     }
 
     pub(super) fn registered(&mut self, now: MonoMs, registered: Registered) {
-        self.record.incarnation = Some(registered.incarnation);
+        let caller = registered.caller(self.spec.run, self.replica.clone());
+        self.record.held = Some(caller);
         self.record.token = Some(registered.token);
         self.record.nonce = None;
         self.enter(now, Doing::SavingToken(Box::new(registered)));
@@ -74,7 +108,7 @@ impl ReplicaMachine {
     /// The token is durable. A contribution of the local checkpoint is announced again whatever else
     /// holds: only the coordinator knows what became of it.
     fn joined(&mut self, now: MonoMs, registered: Registered) {
-        self.incarnation = Some(registered.incarnation);
+        self.caller = self.record.held.clone();
         self.vitals.joined(now);
         let inherited = registered
             .lease
@@ -82,6 +116,9 @@ impl ReplicaMachine {
             .map_or(Windows(0), LeaseView::left);
         self.tell(Notice::Joined { inherited });
         self.lease = registered.lease;
+        if self.is_behind(&registered.current) {
+            return self.exit_behind(now, registered.current);
+        }
         let Some(work) = &self.work else {
             return self.go_on(now);
         };

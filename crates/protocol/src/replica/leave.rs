@@ -34,7 +34,7 @@ impl ReplicaMachine {
 
     /// Says goodbye, if anybody knows this process, and ends.
     pub(super) fn leave(&mut self, now: MonoMs, reason: ExitReason) {
-        if self.incarnation.is_none() {
+        if self.caller.is_none() {
             return self.exit(now, reason);
         }
         self.enter(now, Doing::Leaving(reason));

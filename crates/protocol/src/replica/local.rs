@@ -9,7 +9,7 @@
 //!
 //! One process at a time may use them: the shell locks their folder.
 
-use crate::{ContributionParts, GenerationInfo};
+use crate::{Caller, ContributionParts, GenerationInfo};
 use hansa_base::{Epoch, Hash, Incarnation, LeaseId, ReplicaId, Steps, Windows};
 
 /// The resume token and the registration under way. The nonce is durable before a registration is
@@ -20,8 +20,8 @@ pub struct RegistrationRecord {
     pub run: Hash,
     /// The name.
     pub replica: ReplicaId,
-    /// The incarnation of the last complete registration.
-    pub incarnation: Option<Incarnation>,
+    /// What the last complete registration gave.
+    pub held: Option<Caller>,
     /// The token that it gave: what the next registration presents.
     pub token: Option<Hash>,
     /// The nonce of a registration whose answer is not known yet; it is sent again with this one.

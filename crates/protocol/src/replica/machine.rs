@@ -5,7 +5,7 @@ use super::api::{Action, Call, CallFailed, CallNo, ExitReason, Input, Moments, N
 use super::local::{Found, LocalState, RegistrationRecord};
 use super::vitals::Vitals;
 use crate::{Caller, Evaluated, GenerationInfo, LeaseView, Plan, Refusal, Reply, RunSpec, Wait};
-use hansa_base::{Generation, Hash, Incarnation, MonoMs, ReplicaId, RetryPolicy};
+use hansa_base::{Generation, Hash, MonoMs, ReplicaId, RetryPolicy};
 use std::time::Duration;
 
 /// How a replica behaves where the recipe leaves it the choice.
@@ -129,7 +129,7 @@ pub struct ReplicaMachine {
     /// What is durable of the registration, or about to be.
     pub(super) record: RegistrationRecord,
     /// The incarnation, once its token is durable, while the coordinator knows it.
-    pub(super) incarnation: Option<Incarnation>,
+    pub(super) caller: Option<Caller>,
     /// The lease as last heard of.
     pub(super) lease: Option<LeaseView>,
     /// Training that is neither contributed nor void. If the weights are not it, then the checkpoint
@@ -141,6 +141,8 @@ pub struct ReplicaMachine {
     pub(super) held: Held,
     pub(super) job: Option<Job>,
     pub(super) doing: Doing,
+    /// True until the checkpoints of a history that is no more are removed.
+    pub(super) forget: bool,
     /// When a stop that was asked for must be over.
     pub(super) leave_by: Option<MonoMs>,
     /// When the next checkpoint within a phase is due.
@@ -174,13 +176,13 @@ impl ReplicaMachine {
         let empty = RegistrationRecord {
             run: spec.run,
             replica: replica.clone(),
-            incarnation: None,
+            held: None,
             token: None,
             nonce: None,
         };
         let mut machine = Self {
             record: found.registration.unwrap_or(empty),
-            incarnation: None,
+            caller: None,
             lease: None,
             work: found.latest,
             accepted: found.accepted,
@@ -188,6 +190,7 @@ impl ReplicaMachine {
             held: Held::Nothing,
             job: None,
             doing: Doing::Over,
+            forget: false,
             leave_by: None,
             checkpoint_at: None,
             vitals: Vitals::new(now),
@@ -226,7 +229,7 @@ impl ReplicaMachine {
         if self.doing == Doing::Over {
             return None;
         }
-        let heartbeat = self.vitals.due().filter(|_| self.incarnation.is_some());
+        let heartbeat = self.vitals.due().filter(|_| self.caller.is_some());
         [self.call_at, self.leave_by, heartbeat]
             .into_iter()
             .flatten()
@@ -306,11 +309,7 @@ impl ReplicaMachine {
     }
 
     pub(super) fn caller(&self) -> Option<Caller> {
-        let (replica, incarnation) = (self.replica.clone(), self.incarnation?);
-        Some(Caller {
-            replica,
-            incarnation,
-        })
+        self.caller.clone()
     }
 
     pub(super) fn number_call(&mut self) -> CallNo {
@@ -427,7 +426,8 @@ impl ReplicaMachine {
                 self.record.nonce = None;
                 self.rejoin(now);
             }
-            (refusal @ (Refusal::NeverIssued { .. } | Refusal::Unknown { .. }), _) => {
+            (Refusal::Restored { .. }, _) => self.start_afresh(now),
+            (refusal, _) if refusal.is_of_another_history() => {
                 self.exit(now, ExitReason::Refused(refusal));
             }
             (refusal, Doing::Registering) => self.registration_refused(now, refusal),

@@ -228,12 +228,9 @@ impl ReplicaMachine {
     fn heartbeat_refused(&mut self, now: MonoMs, refusal: Refusal) {
         let ends_it = matches!(
             refusal,
-            Refusal::Fenced { .. }
-                | Refusal::Gone { .. }
-                | Refusal::NeverIssued { .. }
-                | Refusal::Unknown { .. }
+            Refusal::Fenced { .. } | Refusal::Gone { .. } | Refusal::Restored { .. }
         );
-        if ends_it {
+        if ends_it || refusal.is_of_another_history() {
             self.refused(now, refusal);
         }
     }

@@ -7,7 +7,7 @@ pub mod tale;
 
 use hansa_base::{
     Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, MonoMs, ReplicaId, ReplicaKey, Steps,
-    Tokens, Windows,
+    Timeline, Tokens, Windows,
 };
 use hansa_protocol::*;
 use std::collections::BTreeMap;
@@ -103,6 +103,18 @@ impl Story {
         }
     }
 
+    /// As a data directory that was just made: its key, and its first timeline.
+    pub fn begin(&mut self, key: Hash, timeline: Timeline) {
+        let mut state = self.state().clone();
+        state.lineage = Lineage::begun(key, timeline);
+        self.take_over(state);
+    }
+
+    /// A machine that starts over this state.
+    pub fn take_over(&mut self, state: State) {
+        self.machine = Machine::new(self.spec.clone(), state, self.now);
+    }
+
     pub fn new() -> Self {
         Self::of(spec())
     }
@@ -143,10 +155,14 @@ impl Story {
     }
 
     pub fn caller(&self, name: &str) -> Caller {
-        Caller {
-            replica: id(name),
-            incarnation: self.incarnations[name],
-        }
+        self.caller_as(name, self.incarnations[name])
+    }
+
+    /// A caller with a good seal, whoever it is.
+    pub fn caller_as(&self, name: &str, incarnation: Incarnation) -> Caller {
+        self.state()
+            .lineage
+            .caller(self.spec.run, id(name), incarnation)
     }
 
     pub fn registration(&mut self, name: &str, nonce: u8, resume: Option<Hash>) -> Register {
@@ -157,6 +173,7 @@ impl Story {
             ranks: 1,
             nonce: hash(nonce),
             resume,
+            held: None,
             fresh_token: hash(100 + self.tokens),
         }
     }

@@ -60,11 +60,18 @@ pub fn grant(generation: u64, front: u64) -> Reply {
 pub fn registered(lease: Option<LeaseView>, announced: Option<Hash>) -> Reply {
     Reply::Registered(Registered {
         incarnation: Incarnation(3),
+        timeline: Timeline(0),
+        seal: hash(0x5e),
         token: hash(0x22),
         lease,
         announced,
         current: current(0),
     })
+}
+
+/// The incarnation of a predecessor.
+pub fn held() -> Caller {
+    Lineage::begun(hash(1), Timeline(0)).caller(spec().run, id("a"), Incarnation(2))
 }
 
 /// What a predecessor left: a step of two windows on generation 0.

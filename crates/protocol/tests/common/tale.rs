@@ -277,6 +277,7 @@ impl Tale {
             }
             Action::Promote => site.disk.accepted = true,
             Action::Tell(notice) => site.told.push(notice),
+            Action::Forget => panic!("nothing is restored in these stories"),
             Action::Exit(reason) => site.exit = Some(reason),
             Action::Evaluate(_) => panic!("nothing is evaluated in these stories"),
         }
@@ -296,13 +297,18 @@ impl Tale {
                 }
                 return;
             }
-            Call::Register { nonce, resume } => {
+            Call::Register {
+                nonce,
+                resume,
+                held,
+            } => {
                 let ranks = site.ranks;
                 let who = name.split('\'').next().unwrap();
                 let register = self.story.registration(who, 0, resume);
                 Command::Register(Register {
                     nonce,
                     ranks,
+                    held,
                     ..register
                 })
             }

@@ -26,6 +26,8 @@ const FORMAT_VERSION: u32 = 1;
 const APPLICATION_ID: i64 = 0x4841_4e53;
 /// Older snapshots than these go when a new one is put.
 const SNAPSHOTS_KEPT: u32 = 2;
+/// Records of one transaction, when a journal is copied.
+const COPIED_AT_ONCE: usize = 512;
 
 const SCHEMA: &str = "
     CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
@@ -107,7 +109,7 @@ impl Journal {
         }
         let draft = with_suffix(path, ".creating");
         for leftover in ["", "-wal", "-shm", "-journal"] {
-            remove_if_there(&with_suffix(&draft, leftover))?;
+            files::remove_if_there(&with_suffix(&draft, leftover))?;
         }
         let genesis = Head {
             seq: Seq(0),
@@ -117,6 +119,19 @@ impl Journal {
         HeadFile::create(&head_path(path), genesis)?;
         files::rename_synced(&draft, path)?;
         Self::open(path)
+    }
+
+    /// Removes a journal without records.
+    pub fn discard_empty(path: &Path) -> Result<(), StoreError> {
+        let journal = Self::open_read_only(path)?;
+        if journal.last_seq() > Seq(0) {
+            return Err(StoreError::JournalExists(path.to_owned()));
+        }
+        drop(journal);
+        for part in ["-wal", "-shm", ""] {
+            files::remove_if_there(&with_suffix(path, part))?;
+        }
+        files::remove_synced(&head_path(path))
     }
 
     /// Opens a run's journal to continue it, after checking that its end is the acknowledged one. The
@@ -224,6 +239,30 @@ impl Journal {
         self.head = head;
         head_file.store(head)?;
         Ok(seqs)
+    }
+
+    /// Makes a journal of the same history at `path`, up to the last record known here; what a copy that
+    /// was broken off has left there is replaced. Chain hashes, and so [`Self::chain`], are the same.
+    /// Snapshots are not copied: replay makes them.
+    pub fn copy_to(&self, path: &Path) -> Result<Self, StoreError> {
+        for leftover in ["", "-wal", "-shm"] {
+            files::remove_if_there(&with_suffix(path, leftover))?;
+        }
+        files::remove_if_there(&head_path(path))?;
+        let mut copy = Self::create(path, &self.identity)?;
+        let mut batch = Vec::with_capacity(COPIED_AT_ONCE);
+        for record in self.read_from(Seq(1))? {
+            batch.push(record?.record);
+            if batch.len() == COPIED_AT_ONCE {
+                copy.append_batch(&batch)?;
+                batch.clear();
+            }
+        }
+        copy.append_batch(&batch)?;
+        match copy.chain() == self.chain() {
+            true => Ok(copy),
+            false => Err(copy.damaged(Damage::Chain(copy.last_seq()))),
+        }
     }
 
     /// The records from `seq` on to the end, each checked against its chain hash. `seq` may be the one
@@ -454,13 +493,4 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 fn head_path(journal: &Path) -> PathBuf {
     journal.with_extension("head")
-}
-
-fn remove_if_there(path: &Path) -> Result<(), StoreError> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(StoreError::io("remove", path)(error))
-        }
-        _ => Ok(()),
-    }
 }

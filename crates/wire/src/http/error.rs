@@ -68,6 +68,16 @@ codes! {
     Gone = "gone" 409,
     /// The coordinator runs on an old copy of its journal.
     NeverIssued = "never_issued" 409,
+    /// The call is of another run.
+    OtherRun = "other_run" 409,
+    /// The run was restored from a backup; register afresh.
+    Restored = "restored" 409,
+    /// The caller is of another copy of the run.
+    OtherHistory = "other_history" 409,
+    /// The call's proof is not this run's.
+    NotSealed = "not_sealed" 409,
+    /// The coordinator has not made this generation.
+    NoSuchGeneration = "no_such_generation" 409,
     /// The name never registered.
     UnknownReplica = "unknown_replica" 404,
     /// The contribution does not start at the lease's front.
@@ -125,6 +135,11 @@ impl Code {
             Refusal::Gone { .. } => Self::Gone,
             Refusal::NeverIssued { .. } => Self::NeverIssued,
             Refusal::Unknown { .. } => Self::UnknownReplica,
+            Refusal::OtherRun { .. } => Self::OtherRun,
+            Refusal::Restored { .. } => Self::Restored,
+            Refusal::OtherHistory { .. } => Self::OtherHistory,
+            Refusal::NotSealed { .. } => Self::NotSealed,
+            Refusal::NoSuchGeneration { .. } => Self::NoSuchGeneration,
             Refusal::NotFromFront { .. } => Self::NotFromFront,
             Refusal::BeyondMark { .. } => Self::BeyondMark,
             Refusal::Stale { .. } => Self::Stale,

@@ -20,7 +20,7 @@
 mod error;
 
 use hansa_base::{Hash, ReplicaId};
-use hansa_protocol::{Announce, DigestFields, Register};
+use hansa_protocol::{Announce, Caller, DigestFields, Register};
 use serde::{Deserialize, Serialize};
 
 use crate::mirror::mirror_struct;
@@ -148,6 +148,8 @@ pub struct RegisterRequest {
     pub nonce: Hash,
     /// The resume token of its local checkpoint.
     pub resume: Option<Hash>,
+    /// The incarnation that it was last.
+    pub held: Option<Caller>,
 }
 
 impl RegisterRequest {
@@ -160,6 +162,7 @@ impl RegisterRequest {
             ranks,
             nonce,
             resume,
+            held,
         } = self;
         Register {
             replica,
@@ -167,6 +170,7 @@ impl RegisterRequest {
             ranks,
             nonce,
             resume,
+            held,
             fresh_token,
         }
     }
@@ -194,10 +198,13 @@ mirror_struct!(RegisterRequestJson = RegisterRequest {
     ranks: u32,
     nonce: Hash,
     resume: Option<Hash>,
+    held: Option<Caller>,
 } check |request| {
     // B·W·A must not overflow, and nobody has a job of a million accelerators.
     let some = (1..=1 << 20).contains(&request.ranks);
-    some.then_some(()).ok_or("ranks must be 1 to 2^20")
+    some.then_some(()).ok_or("ranks must be 1 to 2^20")?;
+    let own = request.held.as_ref().is_none_or(|held| held.replica == request.replica);
+    own.then_some(()).ok_or("what it holds is another replica's")
 });
 mirror_struct!(AnnounceRequestJson = AnnounceRequest {
     announce: Announce,

@@ -166,6 +166,7 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
         LeftReason::Goodbye,
         LeftReason::SessionExpired,
         LeftReason::RunEnded,
+        LeftReason::Restored,
     ] {
         events.push(Event::Left {
             key,
@@ -180,6 +181,7 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
         FreedCause::NotFinite,
         FreedCause::Goodbye,
         FreedCause::RunEnding,
+        FreedCause::Restored,
     ] {
         events.push(Event::Freed {
             lease,
@@ -232,6 +234,9 @@ fn events_of_generations(key: ReplicaKey) -> Vec<Event> {
         Event::LetOut {
             windows: vec![7, 9],
         },
+        Event::Restored {
+            timeline: Timeline(1_700_000_000_001),
+        },
         Event::Ended,
     ]
 }
@@ -250,6 +255,8 @@ pub fn started(recipe: &str) -> Entry {
         hansa_version: "0.1.0".to_owned(),
         recipe: recipe.to_owned(),
         digest: digest(),
+        timeline: Timeline(7),
+        key: hash(30),
         files: files(0),
     })
 }
@@ -374,6 +381,7 @@ fn attempts() -> Attempts {
 pub fn rich_state() -> State {
     let refused = Verdict::Refused(RefusedBecause::Gate);
     let mut state = State {
+        lineage: Lineage::from_parts(hash(30), vec![Timeline(7), Timeline(8)]).unwrap(),
         epoch: Epoch(2),
         ledger: ledger(),
         attempts: attempts(),
