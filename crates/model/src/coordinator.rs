@@ -415,6 +415,7 @@ fn forge(world: &World, command: &mut Command) {
         _ => return,
     };
     if let Some((_, replica)) = world.twin.find(&caller.replica) {
-        caller.incarnation = replica.incarnation;
+        let (run, id) = (caller.run, caller.replica.clone());
+        *caller = world.twin.lineage.caller(run, id, replica.incarnation);
     }
 }

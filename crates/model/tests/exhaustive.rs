@@ -98,7 +98,10 @@ fn finds(mutation: Mutation, rules: &[u8]) {
         mutation,
         ..bounds(2, 4, 2, 1)
     });
-    let (rule, what, way) = report.broken.unwrap();
+    let seen = &report.seen;
+    let (rule, what, way) = report
+        .broken
+        .unwrap_or_else(|| panic!("nothing is found: {seen:?}"));
     assert!(rules.contains(&rule), "rule {rule}: {what}; {way:#?}");
 }
 

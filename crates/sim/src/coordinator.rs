@@ -314,7 +314,7 @@ impl World {
             return self.fail("the journal lacks something (invariant 10)".into());
         }
         if let Err(violation) = check_invariants(spec, twin) {
-            return self.fail(violation.to_string());
+            self.fail(violation.to_string());
         }
     }
 
