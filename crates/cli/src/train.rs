@@ -206,6 +206,7 @@ fn line_of(event: &SessionEvent) -> Option<String> {
         SessionEvent::CoordinatorBack { after_s } => {
             format!("the coordinator answers again after {after_s:.0} s")
         }
+        SessionEvent::ToldToLeave { reason } => reason.clone(),
         SessionEvent::Leaving { steps } => {
             format!("leaving: the {steps} steps of this phase are contributed first")
         }

@@ -19,6 +19,7 @@ mod error;
 mod export;
 mod farewell;
 mod gate;
+mod log;
 pub mod merge;
 mod merging;
 mod net;

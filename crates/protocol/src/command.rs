@@ -1,10 +1,13 @@
 //! What is asked of the coordinator's machine, and what it answers.
 
+use crate::operator::because;
 use crate::{
-    ContributionParts, DigestFields, EndReason, GenerationInfo, LeaseView, Mismatch, Plan,
+    ContributionParts, DigestFields, EndReason, GenerationInfo, LeaseView, Mismatch, Order, Plan,
     RefusedBecause,
 };
-use hansa_base::{Generation, Hash, Incarnation, LeaseId, ReplicaId, Timeline, Tokens, Windows};
+use hansa_base::{
+    Generation, Hash, Incarnation, LeaseId, ReplicaId, SiteName, Timeline, Tokens, Windows,
+};
 use std::time::Duration;
 
 /// A replica's incarnation, on every call after registration: what [`Lineage::caller`] makes of it.
@@ -47,11 +50,8 @@ pub enum Command {
         /// What makes it unfit to be merged, if anything does.
         problem: Option<Problem>,
     },
-    /// *Operator*: windows are let out of quarantine.
-    LetOut {
-        /// Which windows of the corpus; none means all.
-        windows: Vec<u64>,
-    },
+    /// *Operator*: an order.
+    Operate(Order),
     /// A replica has evaluated a generation.
     Evaluated(Evaluated),
     /// A replica ends cleanly.
@@ -147,6 +147,8 @@ pub enum LeaseAnswer {
     Evaluate(Generation),
     /// Nothing to do now; ask again.
     Wait(Wait),
+    /// Contribute what is there and leave: why, for people.
+    Leave(String),
     /// The run is over.
     Finish(EndReason),
 }
@@ -180,6 +182,8 @@ pub enum Wait {
         /// A round of the others, with the grace window.
         round: Duration,
     },
+    /// The run is paused: why, for people.
+    Paused(String),
     /// The run is ending; the last generation is being evaluated.
     Ending,
 }
@@ -252,6 +256,8 @@ pub struct Standing {
     pub next: Duration,
     /// How long the lease lives without progress.
     pub ttl: Duration,
+    /// Contribute what is there and leave: why, for people.
+    pub leave: Option<String>,
 }
 
 /// An announcement.
@@ -461,6 +467,40 @@ pub enum Refusal {
     /// An operator named a window that is not quarantined.
     #[error("window {0} is not quarantined")]
     NotQuarantined(u64),
+    /// The replica was evicted.
+    #[error(
+        "an operator evicted {replica}{}; it may come back after `hansa replica readmit {replica}`",
+        because(why)
+    )]
+    Evicted {
+        /// The name.
+        replica: ReplicaId,
+        /// The operator's reason.
+        why: String,
+    },
+    /// The site is drained.
+    #[error(
+        "site {site} is drained{}; its replicas may come back after `hansa site undrain {site}`",
+        because(why)
+    )]
+    Drained {
+        /// The site.
+        site: SiteName,
+        /// The operator's reason.
+        why: String,
+    },
+    /// An operator named a site of which no replica ever registered.
+    #[error("no replica of site {site} ever registered")]
+    UnknownSite {
+        /// The site.
+        site: SiteName,
+    },
+    /// An operator's order makes no sense now.
+    #[error("there is nothing to do: {what}")]
+    Pointless {
+        /// Why.
+        what: String,
+    },
     /// The run is over.
     #[error("the run is over: {0}")]
     RunOver(EndReason),

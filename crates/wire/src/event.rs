@@ -2,12 +2,12 @@
 //! kept; a change here that is not a new version breaks runs in progress.
 
 use hansa_base::{
-    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
-    Timeline, Tokens, Windows,
+    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, SiteName,
+    Steps, Timeline, Tokens, Windows,
 };
 use hansa_protocol::{
     CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event, FreedCause,
-    LeftReason, OuterStep, PhaseTimes, Plan, RefusedBecause, Span,
+    LeftReason, OuterStep, Pause, PhaseTimes, Plan, RefusedBecause, Span,
 };
 
 use crate::mirror::{mirror_enum, mirror_struct};
@@ -56,13 +56,25 @@ mirror_enum!(EventJson = Event {
     }
     struct EpochStarted { epoch: Epoch }
     struct Restored { timeline: Timeline }
+    struct Resumed { why: String }
+    struct Drained { site: SiteName, why: String }
+    struct Undrained { site: SiteName, why: String }
+    struct Evicted { key: ReplicaKey, why: String }
+    struct Readmitted { key: ReplicaKey, why: String }
+    struct Stopping { why: String }
+    tuple Paused(pause: Pause)
     tuple Closed(record: CloseRecord)
     tuple Ending(reason: EndReason)
     unit Ended
 });
+mirror_enum!(PauseJson = Pause {
+    tuple Operator(why: String)
+});
 mirror_enum!(LeftReasonJson = LeftReason {
     unit Goodbye
     unit SessionExpired
+    unit Drained
+    unit Evicted
     unit RunEnded
     unit Restored
 });
@@ -72,6 +84,7 @@ mirror_enum!(FreedCauseJson = FreedCause {
     unit ManyAtOnce
     unit NotFinite
     unit Goodbye
+    unit Evicted
     unit RunEnding
     unit Restored
 });

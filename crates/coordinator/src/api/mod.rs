@@ -51,6 +51,7 @@ pub(crate) fn router(app: SharedApp) -> Router {
         .route(path::ANNOUNCE, post(control::announce))
         .route(path::EVALUATED, post(control::evaluated))
         .route(path::GOODBYE, post(control::goodbye))
+        .route(path::OPERATE, post(control::operate))
         .route(path::STATUS, get(control::status))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .layer(axum::middleware::from_fn(limit_time));
@@ -150,6 +151,16 @@ fn may_act_for(scope: &Scope, site: &SiteName) -> Result<(), Refused> {
             format!("this token is not a site's; a replica of {site} needs that site's token"),
         )),
     }
+}
+
+/// Only an operator's token gives orders.
+fn may_operate(scope: &Scope) -> Result<(), Refused> {
+    if *scope == Scope::Operator {
+        return Ok(());
+    }
+    let message = "this token gives no orders: use the operator's, which is in operator.toml of the \
+                   coordinator's data directory";
+    Err(Refused::new(Code::Forbidden, message))
 }
 
 impl App {

@@ -134,6 +134,7 @@ pub fn every_event() -> Vec<Event> {
     ];
     events.extend(events_of_generations(key));
     events.extend(events_with_reasons(key, no, lease));
+    events.extend(orders(key));
     events
 }
 
@@ -143,6 +144,8 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
     for reason in [
         LeftReason::Goodbye,
         LeftReason::SessionExpired,
+        LeftReason::Drained,
+        LeftReason::Evicted,
         LeftReason::RunEnded,
         LeftReason::Restored,
     ] {
@@ -158,6 +161,7 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
         FreedCause::ManyAtOnce,
         FreedCause::NotFinite,
         FreedCause::Goodbye,
+        FreedCause::Evicted,
         FreedCause::RunEnding,
         FreedCause::Restored,
     ] {
@@ -177,10 +181,35 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
     ] {
         events.push(Event::Refused { no, because });
     }
-    for reason in [EndReason::Rounds, EndReason::Tokens, EndReason::Epochs] {
+    for reason in [
+        EndReason::Rounds,
+        EndReason::Tokens,
+        EndReason::Epochs,
+        EndReason::Stopped,
+    ] {
         events.push(Event::Ending(reason));
     }
     events
+}
+
+fn orders(key: ReplicaKey) -> Vec<Event> {
+    let why = || "the room is too warm".to_owned();
+    let site = || "lumi".parse::<SiteName>().unwrap();
+    vec![
+        Event::Paused(Pause::Operator(why())),
+        Event::Resumed { why: why() },
+        Event::Drained {
+            site: site(),
+            why: why(),
+        },
+        Event::Undrained {
+            site: site(),
+            why: why(),
+        },
+        Event::Evicted { key, why: why() },
+        Event::Readmitted { key, why: why() },
+        Event::Stopping { why: why() },
+    ]
 }
 
 fn events_of_generations(key: ReplicaKey) -> Vec<Event> {
@@ -281,6 +310,7 @@ fn member(name: &str, presence: Presence, decided: Option<(Hash, Verdict)>) -> R
             microwindows_per_s: 8_250_000,
             exchange_ms: 9,
         }),
+        evicted: (!live).then(|| "it breaks things".to_owned()),
     }
 }
 
@@ -328,6 +358,14 @@ fn attempts() -> Attempts {
         together: Windows(2),
     };
     Attempts::from([(Position(30), attempt)])
+}
+
+fn orders_in_force() -> Orders {
+    Orders {
+        paused: Some(Pause::Operator("wait".to_owned())),
+        drained: BTreeMap::from([("lumi".parse().unwrap(), "repairs".to_owned())]),
+        stopping: Some("enough".to_owned()),
+    }
 }
 
 /// Not a state that a run would come to; one in which no field is empty.
@@ -393,6 +431,7 @@ pub fn rich_state() -> State {
         last_incarnation: Incarnation(5),
         last_lease: LeaseId(2),
         last_contribution: ContributionNo(4),
+        orders: orders_in_force(),
         ending: Some(EndReason::Tokens),
         ended: true,
         index: Index::default(),
