@@ -1,6 +1,9 @@
-//! `hansa ledger`: prove what a journal claims, or show it. Reads only; the coordinator may run.
+//! `hansa ledger`: prove what a journal claims, or show it (reads only; the coordinator may run), and
+//! let windows out of quarantine.
 
 use crate::demo::{ledger_table, plain_table, rounds_table};
+use crate::operate::Whom;
+use crate::train;
 use crate::ui;
 use crate::ui::out;
 use anyhow::{Context as _, bail};
@@ -8,7 +11,7 @@ use clap::{Args, Subcommand};
 use comfy_table::Table;
 use hansa_coordinator::trace::{Subject, Trace, trace};
 use hansa_coordinator::{Replayed, SiteShare, VerifyReport, replay_journal, verify_journal};
-use hansa_protocol::Ownership;
+use hansa_protocol::{Order, Ownership};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -19,6 +22,18 @@ pub enum Command {
     Verify(Arguments),
     /// Show who was granted and committed what, and every round.
     Show(ShowArguments),
+    /// Let windows out of quarantine, into the running epoch.
+    Release(ReleaseArguments),
+}
+
+/// `hansa ledger release`.
+#[derive(Args)]
+pub struct ReleaseArguments {
+    /// Windows of the corpus, as `hansa status` lists them [default: all].
+    #[arg(value_name = "WINDOW")]
+    windows: Vec<u64>,
+    #[command(flatten)]
+    whom: Whom,
 }
 
 /// A journal to look at.
@@ -80,7 +95,14 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Verify(arguments) => verify(&arguments),
         Command::Show(arguments) => show(&arguments),
+        Command::Release(arguments) => train::block_on(release(arguments)),
     }
+}
+
+async fn release(arguments: ReleaseArguments) -> anyhow::Result<()> {
+    let ReleaseArguments { windows, whom } = arguments;
+    let done = "the windows are out of quarantine and will be trained";
+    whom.order(Order::LetOut { windows }, done).await
 }
 
 fn verify(arguments: &Arguments) -> anyhow::Result<()> {

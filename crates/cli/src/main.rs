@@ -11,8 +11,12 @@ mod corpus;
 mod credentials;
 mod demo;
 mod ledger;
+mod operate;
+mod replica;
 mod restore;
+mod run;
 mod serve;
+mod site;
 mod slurm;
 mod status;
 mod token;
@@ -44,6 +48,15 @@ enum Command {
     Backup(backup::Arguments),
     /// Make a coordinator's data directory from a backup.
     Restore(restore::Arguments),
+    /// Pause a run, let it go on, or end it early.
+    #[command(subcommand)]
+    Run(run::Command),
+    /// Send a site's replicas away, or let them come back.
+    #[command(subcommand)]
+    Site(site::Command),
+    /// Shut a replica out at once, or let it in again.
+    #[command(subcommand)]
+    Replica(replica::Command),
     /// Prove what a run's journal claims, or show it.
     #[command(subcommand)]
     Ledger(ledger::Command),
@@ -82,6 +95,9 @@ fn main() -> ExitCode {
         Command::Status(arguments) => train::block_on(status::run(arguments)),
         Command::Backup(arguments) => backup::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
+        Command::Run(command) => train::block_on(run::run(command)),
+        Command::Site(command) => train::block_on(site::run(command)),
+        Command::Replica(command) => train::block_on(replica::run(command)),
         Command::Ledger(command) => ledger::run(command),
         Command::Token(command) => token::run(command),
         Command::Slurm(command) => slurm::run(command),

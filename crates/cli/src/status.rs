@@ -117,19 +117,26 @@ pub async fn fetch(listening: &Listening, data: &Path) -> anyhow::Result<Status>
     ask(&operator_endpoint(listening, data)?).await
 }
 
-fn operator_endpoint(listening: &Listening, data: &Path) -> anyhow::Result<Endpoint> {
+/// The coordinator of a data directory on this machine, with its operator's credentials.
+pub fn operator_endpoint(listening: &Listening, data: &Path) -> anyhow::Result<Endpoint> {
     let credentials = Credentials::read(&data.join(OPERATOR_FILE))?;
     credentials.endpoint(&listening.url_here(), listening.fingerprint.as_deref())
 }
 
-async fn ask(endpoint: &Endpoint) -> anyhow::Result<Status> {
+/// A client that says it is a tool.
+pub fn tool(endpoint: &Endpoint) -> anyhow::Result<Client> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let caller = Caller {
         name: "hansa".to_owned(),
         version,
     };
-    let client = Client::with_headers(endpoint, &caller.headers())?;
-    Ok(client.get_json(path::STATUS, ANSWER_WITHIN).await?)
+    Ok(Client::with_headers(endpoint, &caller.headers())?)
+}
+
+async fn ask(endpoint: &Endpoint) -> anyhow::Result<Status> {
+    Ok(tool(endpoint)?
+        .get_json(path::STATUS, ANSWER_WITHIN)
+        .await?)
 }
 
 fn print(status: &Status) {
@@ -165,6 +172,15 @@ fn print(status: &Status) {
         );
     }
     out!("waits for   {}", status.waiting.text);
+    if let Some(pause) = &status.paused {
+        out!("paused      {pause}");
+    }
+    for (site, why) in &status.drained {
+        out!("drained     {site}{}", because(why));
+    }
+    if let (Some(why), None) = (&status.stopping, &status.ending) {
+        out!("stopping    after the open round{}", because(why));
+    }
     if let Some(ending) = &status.ending {
         out!("ending      {ending}");
     }
@@ -176,6 +192,15 @@ fn print(status: &Status) {
     }
 }
 
+/// An operator's reason as the end of a line.
+fn because(why: &str) -> String {
+    if why.is_empty() {
+        String::new()
+    } else {
+        format!(": {why}")
+    }
+}
+
 fn members_table(replicas: &[ReplicaStatus]) -> comfy_table::Table {
     let header = [
         "replica", "state", "windows", "loss", "tokens/s", "heard of",
@@ -183,6 +208,10 @@ fn members_table(replicas: &[ReplicaStatus]) -> comfy_table::Table {
     let mut table = plain_table(&header);
     for replica in replicas {
         let state = match (&replica.activity, &replica.left) {
+            _ if replica.evicted.is_some() => {
+                let why = replica.evicted.as_deref().unwrap_or_default();
+                format!("evicted{}", because(why))
+            }
             (_, Some(reason)) => format!("left: {reason}"),
             (Some(activity), None) => activity.clone(),
             (None, None) => "live".to_owned(),

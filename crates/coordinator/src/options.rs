@@ -26,6 +26,17 @@ pub struct Options {
     /// After the run's end: how long to wait for replicas that were lost before it, to tell them. Those
     /// that live are waited for anyway, within their session TTL. `None`: the recipe's session TTL.
     pub farewell: Option<Duration>,
+    /// Caps on what bulk transfers take of the link.
+    pub bulk: BulkCaps,
+}
+
+/// Caps on bulk transfers, up and down together, in Mbit/s; `None`: as much as there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BulkCaps {
+    /// Of all replicas together.
+    pub all_mbit: Option<f64>,
+    /// Of each replica.
+    pub replica_mbit: Option<f64>,
 }
 
 impl Options {
@@ -41,6 +52,7 @@ impl Options {
             keep_generations: 3,
             keep_all: false,
             farewell: None,
+            bulk: BulkCaps::default(),
         }
     }
 }

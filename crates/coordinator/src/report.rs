@@ -112,6 +112,14 @@ fn status_of(run: &str, machine: &Machine, now: MonoMs) -> Status {
             .collect(),
         evaluations: state.evaluations.done.iter().map(evaluation).collect(),
         waiting: waiting(state),
+        paused: state.orders.paused.as_ref().map(ToString::to_string),
+        drained: state
+            .orders
+            .drained
+            .iter()
+            .map(|(site, why)| (site.to_string(), why.clone()))
+            .collect(),
+        stopping: state.orders.stopping.clone(),
         ending: state.ending.map(|reason| reason.to_string()),
         ended: state.ended,
         export: None,
@@ -139,6 +147,7 @@ fn replica_status(machine: &Machine, key: ReplicaKey, now: MonoMs) -> Option<Rep
             Presence::Live => None,
             Presence::Left(reason) => Some(reason.to_string()),
         },
+        evicted: replica.evicted.clone(),
         activity: progress.map(|progress| activity(progress.activity).to_owned()),
         heard_ms_ago: vitals.map(|vitals| ago(vitals.heard)),
         progressed_ms_ago: vitals.map(|vitals| ago(vitals.progressed)),
@@ -275,6 +284,9 @@ fn waiting(state: &State) -> Waiting {
             WaitReason::Merge(round),
             format!("the merge of round {round}"),
         )
+    } else if let Some(pause) = &state.orders.paused {
+        let text = format!("an operator: {pause}; `hansa run resume` lets it go on");
+        (WaitReason::Operator, text)
     } else if live.is_empty() {
         (WaitReason::Replicas, "replicas: none is alive".to_owned())
     } else if awaited.is_empty() {

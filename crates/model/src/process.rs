@@ -241,7 +241,7 @@ impl Process {
                 self.load(generation);
             }
             LeaseAnswer::Finish(_) => self.doing = Doing::Leaving,
-            LeaseAnswer::Evaluate(_) => return false,
+            LeaseAnswer::Evaluate(_) | LeaseAnswer::Leave(_) => return false,
             LeaseAnswer::Wait(_) => {}
         }
         true

@@ -90,6 +90,7 @@ impl Notes {
                 FreedCause::ManyAtOnce => "many ended at once",
                 FreedCause::NotFinite => "lease lost to bad numbers",
                 FreedCause::Goodbye => "lease given back",
+                FreedCause::Evicted => "lease taken by an operator",
                 FreedCause::RunEnding | FreedCause::Restored => "lease ended with the run",
             },
             Event::Marked { .. } => "mark raised",

@@ -102,15 +102,15 @@ impl State {
             } => self.evaluated((*generation, *loss_sum_nats, *tokens)),
             Event::EpochStarted { epoch } => self.epoch_started(spec, *epoch),
             Event::Restored { timeline } => self.restored(*timeline),
+            Event::Paused(_)
+            | Event::Resumed { .. }
+            | Event::Drained { .. }
+            | Event::Undrained { .. }
+            | Event::Evicted { .. }
+            | Event::Readmitted { .. }
+            | Event::Stopping { .. } => self.ordered(event),
             Event::Ending(reason) => self.ending(spec, *reason),
-            Event::Ended => {
-                in_order(
-                    self.ending.is_some() && !self.ended,
-                    "the run is over unasked",
-                )?;
-                self.ended = true;
-                Ok(())
-            }
+            Event::Ended => self.end(),
         }
     }
 
@@ -124,8 +124,16 @@ impl State {
 
     fn ending(&mut self, spec: &RunSpec, reason: EndReason) -> Applied {
         in_order(self.ending.is_none(), "the run ends twice")?;
+        self.orders.paused = None;
         self.ending = Some(reason);
         self.evaluate_the_last(spec);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Applied {
+        let asked = self.ending.is_some() && !self.ended;
+        in_order(asked, "the run is over unasked")?;
+        self.ended = true;
         Ok(())
     }
 
@@ -191,6 +199,7 @@ impl State {
         };
         let replica = self.replica_mut(*key)?;
         in_order(replica.id == *id, "a key gets a second name")?;
+        in_order(replica.evicted.is_none(), "one who was evicted is let in")?;
         in_order(
             replica.lease == *inherited,
             "a lease is lost by a registration",
@@ -460,5 +469,6 @@ fn new_replica(id: hansa_base::ReplicaId) -> Replica {
         decided: None,
         tally: Tally::default(),
         pace: None,
+        evicted: None,
     }
 }

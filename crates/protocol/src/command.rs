@@ -1,11 +1,12 @@
 //! What is asked of the coordinator's machine, and what it answers.
 
+use crate::operator::because;
 use crate::{
     ContributionParts, DigestFields, EndReason, FreedCause, GenerationInfo, LeaseView, Mismatch,
-    Plan, RefusedBecause,
+    Order, Plan, RefusedBecause,
 };
 use hansa_base::{
-    Bytes, Generation, Hash, Incarnation, LeaseId, ReplicaId, Timeline, Tokens, Windows,
+    Bytes, Generation, Hash, Incarnation, LeaseId, ReplicaId, SiteName, Timeline, Tokens, Windows,
 };
 use std::time::Duration;
 
@@ -51,11 +52,8 @@ pub enum Command {
         /// What makes it unfit to be merged, if anything does.
         problem: Option<Problem>,
     },
-    /// *Operator*: windows are let out of quarantine.
-    LetOut {
-        /// Which windows of the corpus; none means all.
-        windows: Vec<u64>,
-    },
+    /// *Operator*: an order.
+    Operate(Order),
     /// A replica has evaluated a generation.
     Evaluated(Evaluated),
     /// A replica ends cleanly.
@@ -153,6 +151,8 @@ pub enum LeaseAnswer {
     Evaluate(Generation),
     /// Nothing to do now; ask again.
     Wait(Wait),
+    /// Contribute what is there and leave: why, for people.
+    Leave(String),
     /// The run is over.
     Finish(EndReason),
 }
@@ -186,6 +186,8 @@ pub enum Wait {
         /// A round of the others, with the grace window.
         round: Duration,
     },
+    /// The run is paused: why, for people.
+    Paused(String),
     /// The run is ending; the last generation is being evaluated.
     Ending,
 }
@@ -260,6 +262,8 @@ pub struct Standing {
     pub next: Duration,
     /// How long the lease lives without progress.
     pub ttl: Duration,
+    /// Contribute what is there and leave: why, for people.
+    pub leave: Option<String>,
 }
 
 /// An announcement.
@@ -469,6 +473,40 @@ pub enum Refusal {
     /// An operator named a window that is not quarantined.
     #[error("window {0} is not quarantined")]
     NotQuarantined(u64),
+    /// The replica was evicted.
+    #[error(
+        "an operator evicted {replica}{}; it may come back after `hansa replica readmit {replica}`",
+        because(why)
+    )]
+    Evicted {
+        /// The name.
+        replica: ReplicaId,
+        /// The operator's reason.
+        why: String,
+    },
+    /// The site is drained.
+    #[error(
+        "site {site} is drained{}; its replicas may come back after `hansa site undrain {site}`",
+        because(why)
+    )]
+    Drained {
+        /// The site.
+        site: SiteName,
+        /// The operator's reason.
+        why: String,
+    },
+    /// An operator named a site of which no replica ever registered.
+    #[error("no replica of site {site} ever registered")]
+    UnknownSite {
+        /// The site.
+        site: SiteName,
+    },
+    /// An operator's order makes no sense now.
+    #[error("there is nothing to do: {what}")]
+    Pointless {
+        /// Why.
+        what: String,
+    },
     /// The run is over.
     #[error("the run is over: {0}")]
     RunOver(EndReason),

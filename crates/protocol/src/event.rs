@@ -1,10 +1,10 @@
 //! What has happened. Events are journaled before anybody is told, and [`crate::State::apply`] is
 //! the only way that state changes.
 
-use crate::{CloseRecord, ContributionParts, PhaseTimes, Plan, Span};
+use crate::{CloseRecord, ContributionParts, Pause, PhaseTimes, Plan, Span};
 use hansa_base::{
-    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Timeline,
-    Tokens, Windows,
+    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, SiteName,
+    Timeline, Tokens, Windows,
 };
 
 /// One change of the run's state.
@@ -181,6 +181,46 @@ pub enum Event {
         /// The timeline that begins.
         timeline: Timeline,
     },
+    /// Nothing is granted, closed or given up for lost any more.
+    Paused(Pause),
+    /// The run goes on.
+    Resumed {
+        /// An operator's reason.
+        why: String,
+    },
+    /// The site's replicas are told to leave, and none is let in.
+    Drained {
+        /// Which.
+        site: SiteName,
+        /// An operator's reason.
+        why: String,
+    },
+    /// They are let in again.
+    Undrained {
+        /// Which.
+        site: SiteName,
+        /// An operator's reason.
+        why: String,
+    },
+    /// A replica that is no longer alive is not let in any more.
+    Evicted {
+        /// Which.
+        key: ReplicaKey,
+        /// An operator's reason.
+        why: String,
+    },
+    /// It is let in again.
+    Readmitted {
+        /// Which.
+        key: ReplicaKey,
+        /// An operator's reason.
+        why: String,
+    },
+    /// The run is to end after the open round; a pause is over.
+    Stopping {
+        /// An operator's reason.
+        why: String,
+    },
     /// The end condition is reached: nothing is granted any more.
     Ending(EndReason),
     /// The run is over.
@@ -194,6 +234,10 @@ pub enum LeftReason {
     Goodbye,
     /// It was not heard of within the session TTL.
     SessionExpired,
+    /// It said goodbye, because its site is drained.
+    Drained,
+    /// An operator evicted it.
+    Evicted,
     /// The run ended.
     RunEnded,
     /// The run was restored from a backup.
@@ -224,6 +268,8 @@ pub enum ExcusedBecause {
     NothingFree,
     /// It is there, but shows no progress.
     NoProgress,
+    /// The run is being stopped, and it had not begun.
+    Stopping,
 }
 
 /// Why positions are free again.
@@ -239,6 +285,8 @@ pub enum FreedCause {
     NotFinite,
     /// Its holder said goodbye.
     Goodbye,
+    /// An operator evicted its holder.
+    Evicted,
     /// The run needs them no more.
     RunEnding,
     /// The run was restored from a backup: its holder is of another history.
@@ -249,7 +297,7 @@ impl FreedCause {
     /// True if the holder was lost, false if it gave the positions back.
     #[must_use]
     pub const fn is_loss(self) -> bool {
-        matches!(self, Self::ManyAtOnce) || self.is_attempt()
+        matches!(self, Self::ManyAtOnce | Self::Evicted) || self.is_attempt()
     }
 
     /// True if the data may be the reason: a crash, a hang, or numbers that are not finite.
@@ -307,6 +355,8 @@ pub enum EndReason {
     Tokens,
     /// Its epochs are done.
     Epochs,
+    /// An operator stopped it.
+    Stopped,
 }
 
 macro_rules! display {
@@ -323,6 +373,8 @@ display! {
     LeftReason {
         Self::Goodbye => "it said goodbye";
         Self::SessionExpired => "it was not heard of within the session TTL";
+        Self::Drained => "its site is drained";
+        Self::Evicted => "an operator evicted it";
         Self::RunEnded => "the run ended";
         Self::Restored => "the run was restored from a backup";
     }
@@ -332,6 +384,7 @@ display! {
         Self::ManyAtOnce => "half of all leases or more ended at once: a network or coordinator fault";
         Self::NotFinite => "what its holder made of its positions was not finite";
         Self::Goodbye => "the holder said goodbye";
+        Self::Evicted => "an operator evicted the holder";
         Self::RunEnding => "the run needs them no more";
         Self::Restored => "the run was restored from a backup";
     }
@@ -348,6 +401,7 @@ display! {
     ExcusedBecause {
         Self::NothingFree => "there were no positions for it";
         Self::NoProgress => "it answers, but shows no progress";
+        Self::Stopping => "the run is being stopped, and it had not begun";
     }
     CloseReason {
         Self::AllContributed { members } => "all {members} members contributed";
@@ -358,5 +412,6 @@ display! {
         Self::Rounds => "its number of rounds is done";
         Self::Tokens => "its token target is committed";
         Self::Epochs => "its epochs are done";
+        Self::Stopped => "an operator stopped it";
     }
 }

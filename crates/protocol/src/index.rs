@@ -154,6 +154,13 @@ impl State {
             | Event::Evaluated { .. }
             | Event::EpochStarted { .. }
             | Event::Restored { .. }
+            | Event::Paused(_)
+            | Event::Resumed { .. }
+            | Event::Drained { .. }
+            | Event::Undrained { .. }
+            | Event::Evicted { .. }
+            | Event::Readmitted { .. }
+            | Event::Stopping { .. }
             | Event::Ending(_)
             | Event::Ended => Touched::Nothing,
         }

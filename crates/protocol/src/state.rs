@@ -6,8 +6,8 @@
 
 use crate::{
     Attempts, CloseReason, Contribution, EndReason, GenerationInfo, Index, Lease, Ledger,
-    LeftReason, Lineage, Lost, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec,
-    Verdict,
+    LeftReason, Lineage, Lost, Orders, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase,
+    RunSpec, Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
@@ -50,6 +50,8 @@ pub struct State {
     pub last_lease: LeaseId,
     /// The last contribution accepted.
     pub last_contribution: ContributionNo,
+    /// What operators have ordered.
+    pub orders: Orders,
     /// Set when the end condition is reached.
     pub ending: Option<EndReason>,
     /// True once the run is over.
@@ -89,6 +91,8 @@ pub struct Replica {
     pub tally: Tally,
     /// How fast it is, once it has said how it spent a round; forgotten when its ranks change.
     pub pace: Option<Pace>,
+    /// Set while an operator does not let it in: why.
+    pub evicted: Option<String>,
 }
 
 /// Whether an incarnation lives, as the journal has it.
@@ -193,6 +197,7 @@ impl State {
             last_incarnation: Incarnation(0),
             last_lease: LeaseId(0),
             last_contribution: ContributionNo(0),
+            orders: Orders::default(),
             ending: None,
             ended: false,
             index: Index::default(),

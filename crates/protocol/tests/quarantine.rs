@@ -72,10 +72,13 @@ fn quarantine_outlives_the_epoch_and_an_operator_ends_it() {
         "in the next epoch, too"
     );
     story.restart(5);
-    let unknown = story.send(Command::LetOut { windows: vec![99] });
+    let unknown = story.send(Command::Operate(Order::LetOut { windows: vec![99] }));
     assert_eq!(unknown, Err(Refusal::NotQuarantined(99)));
     let windows = vec![window];
-    assert_eq!(story.send(Command::LetOut { windows }), Ok(Reply::Done));
+    assert_eq!(
+        story.send(Command::Operate(Order::LetOut { windows })),
+        Ok(Reply::Done)
+    );
     assert_eq!(story.counts().quarantined, Windows(0));
     assert!(story.state().quarantine.is_empty());
 }

@@ -149,6 +149,11 @@ pub enum SessionEvent {
         /// What will be contributed: steps of the running phase.
         steps: u64,
     },
+    /// The coordinator wants this replica to leave: what is trained is contributed first.
+    ToldToLeave {
+        /// Why.
+        reason: String,
+    },
     /// The session is over.
     Ended {
         /// How, in words.

@@ -32,7 +32,7 @@ pub type TrainerFactory =
     Box<dyn FnOnce(&Recipe, Arc<Corpus>) -> Result<Box<dyn Trainer>, TrainerError> + Send>;
 
 /// How a session ended well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The run is over.
     RunComplete(EndReason),
@@ -41,6 +41,8 @@ pub enum Outcome {
     /// It was asked to stop twice, or the coordinator could not be told in time. The state directory
     /// has the last checkpoint: started again within the lease's TTL, it goes on from there.
     StoppedWithoutGoodbye,
+    /// It was told to leave; what was trained is contributed. Why it was told.
+    Drained(String),
 }
 
 impl std::fmt::Display for Outcome {
@@ -48,6 +50,7 @@ impl std::fmt::Display for Outcome {
         match self {
             Self::RunComplete(reason) => write!(f, "the run is complete: {reason}"),
             Self::SaidGoodbye => f.write_str("stopped, with a goodbye"),
+            Self::Drained(why) => write!(f, "left, with what was trained contributed: {why}"),
             Self::StoppedWithoutGoodbye => f.write_str(
                 "stopped without a goodbye; start it again soon to go on with what it has leased",
             ),
@@ -141,7 +144,8 @@ impl Session {
         let options = self.options;
         let entropy = entropy()?;
         let seed = u64::from_le_bytes(std::array::from_fn(|i| entropy.0[i]));
-        let coordinator = Coordinator::new(&options.endpoint, &options.replica, seed)?;
+        let coordinator =
+            Coordinator::new(&options.endpoint, &options.replica, &options.link, seed)?;
         let contact = startup::first_contact(&coordinator, &options, diary, seed).await?;
         let answer = match contact {
             Contact::Answer(answer) => *answer,

@@ -444,6 +444,7 @@ fn outcome(reason: ExitReason, options: &Options) -> Result<Outcome, Error> {
         ExitReason::RunComplete(reason) => Ok(Outcome::RunComplete(reason)),
         ExitReason::Stopped { goodbye: true } => Ok(Outcome::SaidGoodbye),
         ExitReason::Stopped { goodbye: false } => Ok(Outcome::StoppedWithoutGoodbye),
+        ExitReason::Drained(why) => Ok(Outcome::Drained(why)),
         ExitReason::Fenced => Err(Error::Fenced(options.replica.clone())),
         ExitReason::Busy(Refusal::Busy { replica, retry }) => Err(Error::Busy { replica, retry }),
         ExitReason::OtherData(mismatch) => Err(Error::OtherData(mismatch)),
@@ -451,7 +452,9 @@ fn outcome(reason: ExitReason, options: &Options) -> Result<Outcome, Error> {
         ExitReason::Refused(refusal) if refusal.is_of_another_history() => {
             Err(Error::OtherHistory(refusal))
         }
-        ExitReason::Refused(refusal) | ExitReason::Busy(refusal) => Err(Error::Refused(refusal)),
+        ExitReason::Refused(refusal) | ExitReason::Busy(refusal) | ExitReason::Evicted(refusal) => {
+            Err(Error::Refused(refusal))
+        }
         ExitReason::Unreachable(why) => Err(Error::Away {
             waited: options.give_up_after,
             why,

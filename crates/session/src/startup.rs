@@ -210,6 +210,7 @@ fn read_latest(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::options::LinkOptions;
     use hansa_transfer::{Endpoint, Token, Trust};
     use std::io::{Read as _, Write as _};
 
@@ -234,7 +235,8 @@ mod tests {
             trust: Trust::LoopbackPlain,
         };
         let replica = "lumi/r0".parse().unwrap();
-        let coordinator = Coordinator::new(&endpoint, &replica, 1).unwrap();
+        let coordinator =
+            Coordinator::new(&endpoint, &replica, &LinkOptions::default(), 1).unwrap();
         let mut options = Options::new(endpoint, replica, "corpus".into(), state_dir.into());
         options.first_contact_within = Duration::ZERO;
         let diary = Diary::new(Arc::new(|_| {}));
@@ -251,7 +253,8 @@ mod tests {
             trust: Trust::LoopbackPlain,
         };
         let replica = "lumi/r0".parse().unwrap();
-        let coordinator = Coordinator::new(&endpoint, &replica, 1).unwrap();
+        let coordinator =
+            Coordinator::new(&endpoint, &replica, &LinkOptions::default(), 1).unwrap();
         let mut options = Options::new(endpoint, replica, "corpus".into(), dir.path().into());
         (options.first_contact_within, options.give_up_after) = (Duration::ZERO, Duration::ZERO);
         let diary = Diary::new(Arc::new(|_| {}));

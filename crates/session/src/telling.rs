@@ -185,6 +185,9 @@ impl Telling {
                     tokens: windows.0 * self.seq_len,
                 }
             }
+            Notice::Leaving(_) => SessionEvent::ToldToLeave {
+                reason: notice.to_string(),
+            },
             Notice::Busy(_) | Notice::AtMark | Notice::Waiting(_) => {
                 return self.wait(notice.to_string());
             }

@@ -6,8 +6,8 @@ use crate::weights::Weights;
 use crate::world::{Happening, World};
 use hansa_base::{Hash, Windows};
 use hansa_protocol::{
-    CloseRecord, Command, Effect, End, Event, ExcusedBecause, Machine, Merged, Ownership, Presence,
-    Refusal, RefusedBecause, Reply, RunSpec, State, check_invariants,
+    CloseRecord, Command, Effect, End, EndReason, Event, ExcusedBecause, Machine, Merged,
+    Ownership, Presence, Refusal, RefusedBecause, Reply, RunSpec, State, check_invariants,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -224,6 +224,7 @@ impl World {
                 Event::Published { .. } | Event::EpochStarted { .. } | Event::LetOut { .. }
             );
             self.tell(|_| format!("    {event:?}"));
+            self.saw_order(&event);
             match &event {
                 Event::EvaluationLost { .. } => self.seen.evaluations_lost += 1,
                 Event::Quarantined { .. } => self.seen.quarantined += 1,
@@ -384,6 +385,7 @@ impl World {
         }
         let (spec, committed) = (&self.setting.spec, state.committed());
         let reached = match spec.end {
+            _ if state.ending == Some(EndReason::Stopped) => true,
             End::Rounds(rounds) => state.current.generation.0 == rounds,
             End::Tokens(tokens) => spec.tokens(committed) >= tokens,
             End::Epochs(epochs) => {

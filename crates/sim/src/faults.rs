@@ -3,7 +3,7 @@
 use crate::host::Process;
 use crate::world::{Happening, World};
 use hansa_protocol::replica::Input;
-use hansa_protocol::{Activity, Command};
+use hansa_protocol::{Activity, Command, Order};
 
 impl World {
     /// Everything that will go wrong by itself is planned at the start.
@@ -36,10 +36,11 @@ impl World {
         self.coordinator.stalled_until = self.coordinator.stalled_until.min(self.now + 1);
         self.coordinator.full_until = self.now;
         self.start_coordinator();
+        self.take_orders_back();
         if self.random.one_in(2) {
             // An operator, who has repaired the data.
             let windows = Vec::new();
-            self.command(Command::LetOut { windows });
+            self.command(Command::Operate(Order::LetOut { windows }));
         }
         (0..self.hosts.len()).for_each(|host| self.start_process(host));
     }

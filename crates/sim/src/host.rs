@@ -4,10 +4,10 @@ use crate::random::Random;
 use crate::trainer::{Disk, DiskWrite, Trainer};
 use crate::world::{Happening, World};
 use hansa_base::{Hash, ReplicaId, RetryPolicy};
-use hansa_protocol::Wait;
 use hansa_protocol::replica::{
     Action, CallNo, ExitReason, Found, Input, Notice, Options, ReplicaMachine, WhenBusy,
 };
+use hansa_protocol::{Refusal, Wait};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -225,6 +225,18 @@ impl World {
             // that was very long on its way did.
             ExitReason::Fenced => {
                 self.after(1000, Happening::Starts(host));
+            }
+            ExitReason::Drained(_)
+            | ExitReason::Evicted(_)
+            | ExitReason::Refused(Refusal::Drained { .. }) => {
+                let drained = u64::from(matches!(reason, ExitReason::Drained(_)));
+                let evicted = u64::from(matches!(reason, ExitReason::Evicted(_)));
+                self.seen.drained_exits += drained;
+                self.seen.evicted_exits += evicted;
+                if was_current {
+                    let back = self.random.between(100, 20_000);
+                    self.after(back, Happening::Starts(host));
+                }
             }
             ExitReason::Stopped { .. } if was_current => {
                 let back = self.random.between(100, 30_000);

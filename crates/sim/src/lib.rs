@@ -14,6 +14,7 @@ mod faults;
 mod goodput;
 mod host;
 mod network;
+mod operator;
 mod random;
 mod seen;
 mod setting;

@@ -104,6 +104,20 @@ seen! {
     evaluations,
     /// Evaluations taken from who was asked.
     evaluations_lost,
+    /// An operator paused the run.
+    pauses,
+    /// And let it go on.
+    resumes,
+    /// An operator drained a site.
+    drains,
+    /// A replica left because of that, with everything contributed.
+    drained_exits,
+    /// An operator evicted a replica.
+    evictions,
+    /// A process ended because of that.
+    evicted_exits,
+    /// An operator ended the run early.
+    stopped_runs,
     /// Messages lost.
     lost_messages,
     /// Messages delivered twice.

@@ -9,7 +9,7 @@ use crate::trainer::{Disk, DiskWrite};
 use crate::{Options, Report, Seen, Spent};
 use hansa_base::MonoMs;
 use hansa_protocol::replica::{CallNo, Input};
-use hansa_protocol::{End, Merged};
+use hansa_protocol::{End, Merged, Order};
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// After the faults are over, a run must end within this, and so much for each round that one
@@ -41,6 +41,7 @@ pub enum Happening {
     Dies,
     DiskFills(usize),
     ClockJumps(usize),
+    Orders(Order),
     FaultsEnd,
 }
 
@@ -133,6 +134,7 @@ impl World {
         }
         world.plan_faults();
         world.next_death();
+        world.plan_orders();
         world
     }
 
@@ -202,6 +204,7 @@ impl World {
             Happening::Dies => self.one_dies(),
             Happening::DiskFills(host) => self.fill_disk(host),
             Happening::ClockJumps(host) => self.jump(host),
+            Happening::Orders(order) => self.order(order),
             Happening::FaultsEnd => self.end_faults(),
         }
     }

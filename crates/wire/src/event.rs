@@ -2,13 +2,13 @@
 //! kept; a change here that is not a new version breaks runs in progress.
 
 use hansa_base::{
-    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
-    Timeline, Tokens, Windows,
+    ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, SiteName,
+    Steps, Timeline, Tokens, Windows,
 };
 use hansa_protocol::{
     CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event,
-    ExcusedBecause, FreedCause, LeftReason, OuterStep, PhaseTimes, Plan, RefusedBecause, Span,
-    Steal,
+    ExcusedBecause, FreedCause, LeftReason, OuterStep, Pause, PhaseTimes, Plan, RefusedBecause,
+    Span, Steal,
 };
 
 use crate::mirror::{mirror_enum, mirror_struct};
@@ -59,6 +59,13 @@ mirror_enum!(EventJson = Event {
     struct Restored { timeline: Timeline }
     struct Revived { key: ReplicaKey, incarnation: Incarnation, windows: Windows }
     struct Absolved { key: ReplicaKey }
+    struct Resumed { why: String }
+    struct Drained { site: SiteName, why: String }
+    struct Undrained { site: SiteName, why: String }
+    struct Evicted { key: ReplicaKey, why: String }
+    struct Readmitted { key: ReplicaKey, why: String }
+    struct Stopping { why: String }
+    tuple Paused(pause: Pause)
     tuple Stolen(steal: Steal)
     tuple Closed(record: CloseRecord)
     tuple Ending(reason: EndReason)
@@ -77,10 +84,16 @@ mirror_struct!(
 mirror_enum!(ExcusedBecauseJson = ExcusedBecause {
     unit NothingFree
     unit NoProgress
+    unit Stopping
+});
+mirror_enum!(PauseJson = Pause {
+    tuple Operator(why: String)
 });
 mirror_enum!(LeftReasonJson = LeftReason {
     unit Goodbye
     unit SessionExpired
+    unit Drained
+    unit Evicted
     unit RunEnded
     unit Restored
 });
@@ -90,6 +103,7 @@ mirror_enum!(FreedCauseJson = FreedCause {
     unit ManyAtOnce
     unit NotFinite
     unit Goodbye
+    unit Evicted
     unit RunEnding
     unit Restored
 });

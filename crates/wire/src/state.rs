@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, Position, ReplicaId, ReplicaKey,
-    Steps, Timeline, Tokens, Windows,
+    SiteName, Steps, Timeline, Tokens, Windows,
 };
 use hansa_protocol::{
     Attempt, Attempts, CloseReason, CloseRecord, Contribution, ContributionParts, EndReason,
     Evaluation, Evaluations, FreedCause, GenerationInfo, Lease, Ledger, LeftReason, Lineage, Lost,
-    Ownership, Pace, PhaseTimes, Plan, Presence, Replica, Round, RoundPhase, RoundSummary, Span,
-    Stage, State, Tally, Verdict,
+    Orders, Ownership, Pace, Pause, PhaseTimes, Plan, Presence, Replica, Round, RoundPhase,
+    RoundSummary, Span, Stage, State, Tally, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,7 @@ mirror_struct!(StateJson = State {
     last_incarnation: Incarnation,
     last_lease: LeaseId,
     last_contribution: ContributionNo,
+    orders: Orders,
     ending: Option<EndReason>,
     ended: bool,
 } derived index by reindex);
@@ -52,6 +53,12 @@ mirror_struct!(ReplicaJson = Replica {
     decided: Option<(Hash, Verdict)>,
     tally: Tally,
     pace: Option<Pace>,
+    evicted: Option<String>,
+});
+mirror_struct!(OrdersJson = Orders {
+    paused: Option<Pause>,
+    drained: BTreeMap<SiteName, String>,
+    stopping: Option<String>,
 });
 mirror_struct!(
     PaceJson = Pace {

@@ -34,6 +34,12 @@ pub struct Status {
     pub evaluations: Vec<EvaluationStatus>,
     /// What the run waits for.
     pub waiting: Waiting,
+    /// Why the run is paused, if it is.
+    pub paused: Option<String>,
+    /// Sites that are drained, each with the operator's reason.
+    pub drained: Vec<(String, String)>,
+    /// The operator's reason, once the run is to end after the open round.
+    pub stopping: Option<String>,
     /// Why the run ends or ended.
     pub ending: Option<String>,
     /// True once it is over.
@@ -93,6 +99,8 @@ pub struct ReplicaStatus {
     pub live: bool,
     /// Why it does not.
     pub left: Option<String>,
+    /// Why an operator does not let it in, if that is so.
+    pub evicted: Option<String>,
     /// What it was doing when last heard of; only while it lives.
     pub activity: Option<String>,
     /// Milliseconds since it was last heard of.
@@ -232,6 +240,8 @@ pub struct Waiting {
 pub enum WaitReason {
     /// Nobody serves the run.
     Coordinator,
+    /// An operator: the run is paused.
+    Operator,
     /// No replica is live.
     Replicas,
     /// These members train or send.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use hansa_base::{
-    Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, Steps, Timeline, Tokens,
-    Windows,
+    Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, SiteName, Steps, Timeline,
+    Tokens, Windows,
 };
 use hansa_protocol::{
     Activity, Announce, Caller, ContributionParts, DigestFields, EndReason, Evaluated, FreedCause,
-    GenerationInfo, Grant, Heartbeat, LeaseAnswer, LeaseRequest, LeaseView, Mismatch, PhaseTimes,
-    Plan, Progress, Refusal, RefusedBecause, Registered, ShardIdentity, Span, Standing, Verdict,
-    Wait,
+    GenerationInfo, Grant, Heartbeat, LeaseAnswer, LeaseRequest, LeaseView, Mismatch, Order,
+    PhaseTimes, Plan, Progress, Refusal, RefusedBecause, Registered, ShardIdentity, Span, Standing,
+    Verdict, Wait,
 };
 
 use crate::mirror::{mirror_enum, mirror_struct};
@@ -155,11 +155,13 @@ mirror_enum!(LeaseAnswerJson = LeaseAnswer {
     tuple Adopt(generation: GenerationInfo)
     tuple Evaluate(generation: Generation)
     tuple Wait(wait: Wait)
+    tuple Leave(why: String)
     tuple Finish(reason: EndReason)
 });
 mirror_enum!(WaitJson = Wait {
     struct ExchangeTooLong { exchange: Duration, round: Duration }
     tuple Members(members: Vec<ReplicaId>)
+    tuple Paused(why: String)
     unit Merging
     unit NothingFree
     unit NextRound
@@ -199,6 +201,7 @@ mirror_struct!(StandingJson = Standing {
     waits_for: Vec<ReplicaId>,
     next: Duration,
     ttl: Duration,
+    leave: Option<String>,
 });
 mirror_struct!(
     AnnounceJson = Announce {
@@ -233,6 +236,7 @@ mirror_enum!(EndReasonJson = EndReason {
     unit Rounds
     unit Tokens
     unit Epochs
+    unit Stopped
 });
 mirror_enum!(RefusalJson = Refusal {
     struct Busy { replica: ReplicaId, retry: Duration }
@@ -250,9 +254,23 @@ mirror_enum!(RefusalJson = Refusal {
     struct Stale { base: Generation, current: Generation }
     struct ContributedAlready { replica: ReplicaId }
     struct WrongTokens { said: Tokens, real: Tokens }
+    struct Evicted { replica: ReplicaId, why: String }
+    struct Drained { site: SiteName, why: String }
+    struct UnknownSite { site: SiteName }
+    struct Pointless { what: String }
     tuple OtherData(mismatch: Mismatch)
     tuple UnknownContribution(id: Hash)
     tuple NotQuarantined(window: u64)
     tuple RunOver(reason: EndReason)
     tuple Broken(what: String)
+});
+mirror_enum!(OrderJson = Order {
+    struct Pause { why: String }
+    struct Resume { why: String }
+    struct Drain { site: SiteName, why: String }
+    struct Undrain { site: SiteName, why: String }
+    struct Evict { replica: ReplicaId, why: String }
+    struct Readmit { replica: ReplicaId, why: String }
+    struct Stop { why: String }
+    struct LetOut { windows: Vec<u64> }
 });

@@ -88,6 +88,41 @@ fn requests_come_back() {
         tokens: Tokens(9),
     });
     check(caller());
+    let (site, replica) = (replica("lumi/r0").site, replica("lumi/r0"));
+    let why = || "for repairs".to_owned();
+    for order in [
+        Order::Pause { why: why() },
+        Order::Resume { why: why() },
+        Order::Drain {
+            site: site.clone(),
+            why: why(),
+        },
+        Order::Undrain { site, why: why() },
+        Order::Evict {
+            replica: replica.clone(),
+            why: why(),
+        },
+        Order::Readmit {
+            replica,
+            why: why(),
+        },
+        Order::Stop { why: why() },
+        Order::LetOut {
+            windows: vec![3, 9],
+        },
+    ] {
+        check(Operate { order });
+    }
+}
+
+#[test]
+fn an_orders_reason_is_one_line() {
+    for why in ["two\nlines".to_owned(), "x".repeat(501)] {
+        let order = Order::Pause { why };
+        let json = serde_json::to_vec(&Operate { order }.to_json()).unwrap();
+        let error = hansa_wire::decode::<Operate>(&json).unwrap_err();
+        assert!(error.to_string().contains("one line"), "{error}");
+    }
 }
 
 #[test]
@@ -117,6 +152,7 @@ fn answers_come_back() {
             exchange: Duration::from_secs(90),
             round: Duration::from_secs(31),
         },
+        Wait::Paused("for repairs".to_owned()),
         Wait::Ending,
     ];
     waits
@@ -131,6 +167,7 @@ fn answers_come_back() {
     check(LeaseAnswer::Train(grant));
     check(LeaseAnswer::Adopt(current));
     check(LeaseAnswer::Evaluate(Generation(1)));
+    check(LeaseAnswer::Leave("its site is drained".to_owned()));
     check(LeaseAnswer::Finish(EndReason::Epochs));
     check(Standing {
         lost: Some(FreedCause::LeaseExpired),
@@ -141,6 +178,7 @@ fn answers_come_back() {
         waits_for: members,
         next: Duration::from_millis(250),
         ttl: Duration::from_secs(60),
+        leave: Some("its site is drained".to_owned()),
     });
     check(Verdict::Upload);
     check(Verdict::Staged);
@@ -175,7 +213,7 @@ fn local_records_come_back() {
 fn every_refusal() -> Vec<Refusal> {
     let replica = replica("lumi/r0");
     let text = || "x".to_owned();
-    vec![
+    let mut refusals = vec![
         Refusal::Busy {
             replica: replica.clone(),
             retry: Duration::from_millis(1500),
@@ -231,6 +269,26 @@ fn every_refusal() -> Vec<Refusal> {
         Refusal::UnknownContribution(hash(1)),
         Refusal::RunOver(EndReason::Tokens),
         Refusal::Broken(text()),
+    ];
+    refusals.extend(refusals_by_order());
+    refusals
+}
+
+fn refusals_by_order() -> Vec<Refusal> {
+    let replica = replica("lumi/r0");
+    let (site, why) = (replica.site.clone(), "x".to_owned());
+    vec![
+        Refusal::Evicted {
+            replica,
+            why: why.clone(),
+        },
+        Refusal::Drained {
+            site: site.clone(),
+            why: why.clone(),
+        },
+        Refusal::UnknownSite { site },
+        Refusal::Pointless { what: why },
+        Refusal::NotQuarantined(7),
     ]
 }
 

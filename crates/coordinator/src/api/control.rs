@@ -10,10 +10,12 @@ use hansa_protocol::{
 };
 use hansa_store::{CHUNK_BYTES_DEFAULT, Manifest, ManifestJson, UploadId};
 use hansa_transfer::serve::off_the_network;
-use hansa_wire::http::{AnnounceRequest, Code, Done, Hello, RecipeAnswer, RegisterRequest};
+use hansa_wire::http::{
+    AnnounceRequest, Code, Done, Hello, Operate, RecipeAnswer, RegisterRequest,
+};
 use hansa_wire::{WIRE_VERSION, Wire, decode};
 
-use super::{App, Refused, SharedApp, json, may_act_for};
+use super::{App, Refused, SharedApp, json, may_act_for, may_operate};
 use crate::auth::Scope;
 use crate::gate;
 use crate::report;
@@ -124,6 +126,17 @@ pub(super) async fn goodbye(
 ) -> Answer {
     let caller = read_call(&scope, body, |caller: &Caller| caller)?;
     app.command(Command::Goodbye(caller)).await?;
+    Ok(json(&Done {}))
+}
+
+pub(super) async fn operate(
+    State(app): State<SharedApp>,
+    Extension(scope): Extension<Scope>,
+    body: Body,
+) -> Answer {
+    may_operate(&scope)?;
+    let Operate { order } = read(body)?;
+    app.command(Command::Operate(order)).await?;
     Ok(json(&Done {}))
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn router(app: SharedApp) -> Router {
         .route(path::ANNOUNCE, post(control::announce))
         .route(path::EVALUATED, post(control::evaluated))
         .route(path::GOODBYE, post(control::goodbye))
+        .route(path::OPERATE, post(control::operate))
         .route(path::STATUS, get(control::status))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .layer(axum::middleware::from_fn(limit_time));
@@ -58,8 +59,12 @@ pub(crate) fn router(app: SharedApp) -> Router {
         .route("/v1/blobs/{hash}/manifest", get(bulk::manifest))
         .route("/v1/blobs/{hash}/data", get(bulk::data))
         .route("/v1/uploads/{id}", get(bulk::missing))
-        .route("/v1/uploads/{id}/chunks/{index}", put(bulk::chunk))
-        .route("/v1/uploads/{id}/complete", post(bulk::complete));
+        .route(
+            "/v1/uploads/{id}/chunks/{index}",
+            put(bulk::chunk).get(bulk::held),
+        )
+        .route("/v1/uploads/{id}/complete", post(bulk::complete))
+        .layer(from_fn_with_state(app.clone(), bulk::limit_number));
     let nowhere = || async { Refused::new(Code::NotFound, "there is nothing at this path") };
     control
         .merge(bulk)
@@ -152,6 +157,16 @@ fn may_act_for(scope: &Scope, site: &SiteName) -> Result<(), Refused> {
     }
 }
 
+/// Only an operator's token gives orders.
+fn may_operate(scope: &Scope) -> Result<(), Refused> {
+    if *scope == Scope::Operator {
+        return Ok(());
+    }
+    let message = "this token gives no orders: use the operator's, which is in operator.toml of the \
+                   coordinator's data directory";
+    Err(Refused::new(Code::Forbidden, message))
+}
+
 impl App {
     async fn command(&self, command: Command) -> Result<Reply, Refused> {
         let answer = self.mailbox.command(command).await?;
@@ -234,6 +249,12 @@ impl From<StoreError> for Refused {
         let (status, code) = hansa_transfer::serve::status_and_code(&error);
         if status < 500 {
             return Self::plain(status, code, error);
+        }
+        if error.is_disk_full() {
+            tracing::error!(%error, "the disk is full");
+            let message =
+                "the coordinator's disk is full; its operator must make room, then it goes on";
+            return Self::plain(status, code, message);
         }
         // Paths of this machine are nobody else's business.
         tracing::error!(%error, "a request failed at the store");

@@ -4,9 +4,9 @@
 //! One loss says little: processes die of many things, and a lease of half a phase keeps its holder
 //! waiting for the others. So what was lost once is granted like anything else.
 
-use super::{Answer, Machine};
+use super::Machine;
 use crate::attempts::{Attempt, pieces};
-use crate::{Event, Ownership, Refusal, Reply, Span};
+use crate::{Event, Ownership, Refusal, Span};
 use hansa_base::{MonoMs, Windows};
 
 /// What was lost so often is tried only when nothing else is free.
@@ -74,7 +74,7 @@ impl Machine {
         self.end_epoch(now)
     }
 
-    pub(super) fn let_out(&mut self, windows: Vec<u64>) -> Answer {
+    pub(super) fn let_out(&mut self, windows: Vec<u64>) -> Result<(), Refusal> {
         if let Some(reason) = self.state.ending {
             return Err(Refusal::RunOver(reason));
         }
@@ -91,7 +91,7 @@ impl Machine {
         if !windows.is_empty() {
             self.emit(Event::LetOut { windows })?;
         }
-        Ok(Reply::Done)
+        Ok(())
     }
 }
 

@@ -163,11 +163,14 @@ impl Machine {
         let key = self.authenticate(now, caller)?;
         let (reason, cause) = if self.state.ended {
             (LeftReason::RunEnded, FreedCause::RunEnding)
+        } else if self.told_to_leave(key)?.is_some() {
+            (LeftReason::Drained, FreedCause::Goodbye)
         } else {
             (LeftReason::Goodbye, FreedCause::Goodbye)
         };
         self.leave(key, reason, cause)?;
         self.close_if_due(now)?;
+        self.end_if_stopped(now)?;
         Ok(Reply::Done)
     }
 

@@ -23,7 +23,9 @@ impl Machine {
                 self.raise_mark(key, cursor)?;
             }
         }
-        let waiting = progress.activity == Activity::Waiting;
+        // While the run is paused nothing will happen that is worth asking for often.
+        let paused = self.state.orders.paused.is_some();
+        let waiting = progress.activity == Activity::Waiting && !paused;
         Ok(Reply::Standing(Standing {
             lease: self.state.lease_of(key).map(crate::Lease::view),
             lost: self.replica(key)?.lost.as_ref().map(|lost| lost.cause),
@@ -37,6 +39,7 @@ impl Machine {
                 self.spec.timing.heartbeat_every()
             },
             ttl: self.budget(key, Some(&progress)),
+            leave: self.told_to_leave(key)?,
         }))
     }
 

@@ -28,6 +28,9 @@ impl Machine {
         if let (true, Some(reason)) = (self.state.ended, self.state.ending) {
             return Ok(LeaseAnswer::Finish(reason));
         }
+        if let Some(answer) = self.ordered(key)? {
+            return Ok(answer);
+        }
         if request.base != self.state.current.manifest {
             return Ok(LeaseAnswer::Adopt(self.state.current));
         }
@@ -42,6 +45,10 @@ impl Machine {
         }
         if self.replica(key)?.contributed == Some(self.state.round.base) {
             return Ok(LeaseAnswer::Wait(Wait::Members(self.waits_for())));
+        }
+        if self.begins_too_late(key)? {
+            self.excuse(now, key)?;
+            return Ok(LeaseAnswer::Wait(Wait::Ending));
         }
         self.grant_phase(now, key)
     }

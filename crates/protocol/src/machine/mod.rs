@@ -11,6 +11,7 @@ mod evaluate;
 mod heartbeat;
 mod lease;
 mod marks;
+mod operator;
 mod plan;
 mod publish;
 mod register;
@@ -130,7 +131,7 @@ impl Machine {
             Command::Announce(announce) => self.announce(now, announce),
             Command::UploadProgress { id, bytes } => self.upload_progress(now, id, bytes),
             Command::UploadComplete { id, problem } => self.upload_complete(now, id, problem),
-            Command::LetOut { windows } => self.let_out(windows),
+            Command::Operate(order) => self.operate(now, order),
             Command::Evaluated(evaluated) => self.evaluated(now, &evaluated),
             Command::Goodbye(caller) => self.goodbye(now, &caller),
             Command::Merged(merged) => self.merged(now, merged),
@@ -168,6 +169,7 @@ impl Machine {
         if caller.incarnation != incarnation {
             return Err(Refusal::Fenced { replica });
         }
+        operator::refuse_evicted(self.replica(key)?)?;
         if presence != Presence::Live {
             self.absolve_the_gone(key)?;
             return Err(Refusal::Gone { replica });

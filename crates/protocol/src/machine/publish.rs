@@ -10,7 +10,7 @@ impl Machine {
         if merged.generation == self.state.current.generation {
             return Ok(Reply::Done);
         }
-        let members: Vec<ReplicaKey> = self.state.members().map(|member| member.key).collect();
+        let members: Vec<ReplicaKey> = self.members();
         let payloads: Vec<_> = self.state.contributions.values().map(|c| c.id).collect();
         let Merged {
             generation,
@@ -41,6 +41,17 @@ impl Machine {
         }
     }
 
+    /// Who took part, but for those who are to leave.
+    fn members(&self) -> Vec<ReplicaKey> {
+        let drained = &self.state.orders.drained;
+        let stays = |key: &ReplicaKey| {
+            let site = self.state.replica(*key).map(|replica| &replica.id.site);
+            site.is_some_and(|site| !drained.contains_key(site))
+        };
+        let members = self.state.members().map(|member| member.key);
+        members.filter(stays).collect()
+    }
+
     /// Who took part goes on: the next round waits for it while it downloads.
     fn carry_members_over(&mut self, now: MonoMs, members: &[ReplicaKey]) -> Result<(), Refusal> {
         for (key, plan) in self.next_plans(members) {
@@ -56,6 +67,9 @@ impl Machine {
     }
 
     fn end_reached(&self) -> Option<EndReason> {
+        if self.state.orders.stopping.is_some() {
+            return Some(EndReason::Stopped);
+        }
         let current = &self.state.current;
         let done = |reached: bool, reason| reached.then_some(reason);
         match self.spec.end {
@@ -77,7 +91,7 @@ impl Machine {
         Ok(())
     }
 
-    fn start_ending(&mut self, now: MonoMs, reason: EndReason) -> Result<(), Refusal> {
+    pub(super) fn start_ending(&mut self, now: MonoMs, reason: EndReason) -> Result<(), Refusal> {
         self.emit(Event::Ending(reason))?;
         let holders: Vec<ReplicaKey> = self.state.leases.values().map(|lease| lease.key).collect();
         holders

@@ -26,7 +26,11 @@ impl Machine {
         if let (true, Some(reason)) = (self.state.ended, self.state.ending) {
             return Err(Refusal::RunOver(reason));
         }
-        let key = match self.standing_of(now, &register)? {
+        let standing = self.standing_of(now, &register)?;
+        if !matches!(standing, Standing::Repeated(_)) {
+            self.may_enter(&register.replica)?;
+        }
+        let key = match standing {
             Standing::Repeated(key) => key,
             Standing::Fresh(key) => self.admit(key, register, false)?,
             Standing::Successor(key) => self.admit(key, register, true)?,

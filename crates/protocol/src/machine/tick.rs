@@ -11,7 +11,11 @@ use std::collections::BTreeSet;
 
 impl Machine {
     pub(super) fn tick(&mut self, now: MonoMs) -> Answer {
-        if self.clocks.stalled(&self.spec, now) {
+        let stalled = self.clocks.stalled(&self.spec, now);
+        if self.state.orders.paused.is_some() {
+            return Ok(Reply::Done);
+        }
+        if stalled {
             let evaluation = self.clocks.evaluation;
             self.clocks = Clocks::fresh(&self.spec, &self.state, now);
             self.clocks.evaluation = self.clocks.evaluation.or(evaluation);
@@ -24,6 +28,7 @@ impl Machine {
         self.end_epoch_if_done(now)?;
         self.expire_evaluation(now)?;
         self.close_if_due(now)?;
+        self.end_if_stopped(now)?;
         Ok(Reply::Done)
     }
 
@@ -73,7 +78,8 @@ impl Machine {
     pub(super) fn close_if_due(&mut self, now: MonoMs) -> Result<(), Refusal> {
         let round = &self.state.round;
         let staged = round.staged.len();
-        if staged == 0 || round.phase != RoundPhase::Open || self.state.ending.is_some() {
+        let held = self.state.orders.paused.is_some() || self.state.ending.is_some();
+        if staged == 0 || round.phase != RoundPhase::Open || held {
             return Ok(());
         }
         let awaited = self.state.awaited_count();

@@ -227,6 +227,8 @@ pub enum Notice {
     AtMark,
     /// Nothing to do, and why.
     Waiting(Wait),
+    /// It contributes what it has and leaves: why, for people.
+    Leaving(String),
 }
 
 /// Why trained windows cannot be used.
@@ -255,6 +257,10 @@ pub enum ExitReason {
         /// inherits it.
         goodbye: bool,
     },
+    /// It was told to leave, contributed what it had, and said goodbye: why it was told.
+    Drained(String),
+    /// An operator evicted it.
+    Evicted(Refusal),
     /// A newer process has the name.
     Fenced,
     /// Another process has the name, and waiting was not wanted.
@@ -304,6 +310,8 @@ display! {
         Self::Waiting(Wait::ExchangeTooLong { exchange, round }) =>
             "taking no part: sending a contribution takes {} s, a round of the others at most {} s; \
              use a smaller codec or a better link", exchange.as_secs(), round.as_secs();
+        Self::Waiting(Wait::Paused(why)) => "waiting: the run is paused: {why}";
+        Self::Leaving(why) => "leaving, with what is trained: {why}";
         Self::Waiting(Wait::Ending) => "waiting for the last evaluation";
         Self::Waiting(Wait::Members(who)) => "waiting for {}", names(who);
     }
@@ -320,6 +328,8 @@ display! {
         Self::Stopped { goodbye: true } => "stopped, after a goodbye";
         Self::Stopped { goodbye: false } =>
             "stopped without a goodbye: start it again soon to keep its lease";
+        Self::Drained(why) => "left, with what was trained contributed: {why}";
+        Self::Evicted(refusal) => "{refusal}";
         Self::Fenced => "a newer process trains under this name";
         Self::Busy(refusal) => "{refusal}";
         Self::OtherData(mismatch) =>

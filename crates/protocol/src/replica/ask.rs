@@ -11,13 +11,13 @@ impl ReplicaMachine {
     /// What comes next when nothing is under way: work, or, if a stop was asked for, the
     /// contribution of what is there and a goodbye.
     pub(super) fn go_on(&mut self, now: MonoMs) {
-        if self.leave_by.is_none() {
+        if !self.leaving() {
             return self.enter(now, Doing::Asking);
         }
         if self.weights == Weights::Work {
             return self.contribute(now);
         }
-        self.leave(now, ExitReason::Stopped { goodbye: true });
+        self.leave(now, self.left());
     }
 
     pub(super) fn lease_request(&self, now: MonoMs) -> Option<Call> {
@@ -46,12 +46,18 @@ impl ReplicaMachine {
             }
             LeaseAnswer::Evaluate(generation) => self.evaluate(now, generation),
             LeaseAnswer::Wait(wait) => self.wait(now, wait),
+            LeaseAnswer::Leave(why) => self.told_to_leave(now, why),
             LeaseAnswer::Finish(reason) => self.leave(now, ExitReason::RunComplete(reason)),
         }
     }
 
     fn wait(&mut self, now: MonoMs, wait: Wait) {
-        self.call_again(now, self.spec.timing.poll_every());
+        let timing = &self.spec.timing;
+        let every = match wait {
+            Wait::Paused(_) => timing.heartbeat_every(),
+            _ => timing.poll_every(),
+        };
+        self.call_again(now, every);
         if self.told.as_ref() != Some(&wait) {
             self.told = Some(wait.clone());
             self.tell(Notice::Waiting(wait));

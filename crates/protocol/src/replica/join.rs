@@ -23,8 +23,8 @@ impl ReplicaMachine {
     /// The coordinator gave this incarnation up: it registers again, once the trainer is idle.
     pub(super) fn rejoin(&mut self, now: MonoMs) {
         (self.caller, self.lease) = (None, None);
-        if self.leave_by.is_some() {
-            return self.exit(now, ExitReason::Stopped { goodbye: true });
+        if self.leaving() {
+            return self.exit(now, self.left());
         }
         match self.job {
             None => self.join(now),

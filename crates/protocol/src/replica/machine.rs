@@ -145,6 +145,10 @@ pub struct ReplicaMachine {
     pub(super) forget: bool,
     /// When a stop that was asked for must be over.
     pub(super) leave_by: Option<MonoMs>,
+    /// True once a signal asked for a stop.
+    pub(super) stopped: bool,
+    /// Why the coordinator wants it to leave, if it does.
+    pub(super) drained: Option<String>,
     /// When the next checkpoint within a phase is due.
     pub(super) checkpoint_at: Option<MonoMs>,
     pub(super) vitals: Vitals,
@@ -192,6 +196,8 @@ impl ReplicaMachine {
             doing: Doing::Over,
             forget: false,
             leave_by: None,
+            stopped: false,
+            drained: None,
             checkpoint_at: None,
             vitals: Vitals::new(now),
             told: None,
@@ -399,7 +405,7 @@ impl ReplicaMachine {
     /// The state's call failed: it is made again after a back-off. Training is not touched by this.
     pub(super) fn unreachable(&mut self, now: MonoMs, why: String) {
         if let Doing::Leaving(reason) = self.doing.clone()
-            && !matches!(reason, ExitReason::Stopped { .. })
+            && !matches!(reason, ExitReason::Stopped { .. } | ExitReason::Drained(_))
         {
             return self.exit(now, reason);
         }
@@ -422,6 +428,7 @@ impl ReplicaMachine {
             (Refusal::Broken(what), _) => self.unreachable(now, what),
             (_, Doing::Leaving(reason)) => self.gone(now, reason),
             (Refusal::Fenced { .. }, _) => self.exit(now, ExitReason::Fenced),
+            (refusal @ Refusal::Evicted { .. }, _) => self.exit(now, ExitReason::Evicted(refusal)),
             (Refusal::Gone { .. }, _) => {
                 self.record.nonce = None;
                 self.rejoin(now);

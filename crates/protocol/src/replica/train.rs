@@ -95,7 +95,7 @@ impl ReplicaMachine {
             .lease
             .as_ref()
             .is_none_or(|lease| work.trained() >= planned(plan, lease));
-        if self.leave_by.is_some() || all {
+        if self.leaving() || all {
             return self.contribute(now);
         }
         self.enter(now, Doing::Checkpointing(Some(plan)));
@@ -105,7 +105,7 @@ impl ReplicaMachine {
     pub(super) fn checkpoint_durable(&mut self, now: MonoMs) {
         (self.job, self.checkpoint_at) = (None, None);
         match self.doing {
-            Doing::Checkpointing(Some(plan)) if self.leave_by.is_none() => self.train(now, plan),
+            Doing::Checkpointing(Some(plan)) if !self.leaving() => self.train(now, plan),
             Doing::Checkpointing(Some(_)) => self.contribute(now),
             Doing::Checkpointing(None) => self.enter(now, Doing::Announcing),
             _ => self.halted(now),

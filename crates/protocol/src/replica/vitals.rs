@@ -228,7 +228,10 @@ impl ReplicaMachine {
     fn heartbeat_refused(&mut self, now: MonoMs, refusal: Refusal) {
         let ends_it = matches!(
             refusal,
-            Refusal::Fenced { .. } | Refusal::Gone { .. } | Refusal::Restored { .. }
+            Refusal::Fenced { .. }
+                | Refusal::Evicted { .. }
+                | Refusal::Gone { .. }
+                | Refusal::Restored { .. }
         );
         if ends_it || refusal.is_of_another_history() {
             self.refused(now, refusal);
@@ -238,6 +241,9 @@ impl ReplicaMachine {
     /// While it trains, a replica gives up as soon as it hears that its work cannot count; and it
     /// hears how far it may go.
     fn stand(&mut self, now: MonoMs, standing: &Standing) {
+        if let Some(why) = &standing.leave {
+            return self.told_to_leave(now, why.clone());
+        }
         let (Doing::Training(plan) | Doing::AtMark(plan), Some(work)) = (&self.doing, &self.work)
         else {
             return;

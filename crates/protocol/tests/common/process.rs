@@ -197,6 +197,7 @@ pub fn standing(lease: Option<LeaseView>, current: GenerationInfo) -> Standing {
         waits_for: Vec::new(),
         next: s(2),
         ttl: s(6),
+        leave: None,
     }
 }
 

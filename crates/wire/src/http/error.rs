@@ -94,6 +94,14 @@ codes! {
     UnknownContribution = "unknown_contribution" 404,
     /// The window is not quarantined.
     NotQuarantined = "not_quarantined" 404,
+    /// An operator evicted the replica.
+    Evicted = "evicted" 403,
+    /// The site is drained.
+    Drained = "drained" 403,
+    /// No replica of the site ever registered.
+    UnknownSite = "unknown_site" 404,
+    /// The order makes no sense now.
+    Pointless = "pointless" 409,
     /// The run is over.
     RunOver = "run_over" 409,
     /// The coordinator found its own state broken.
@@ -147,6 +155,10 @@ impl Code {
             Refusal::WrongTokens { .. } => Self::WrongTokens,
             Refusal::UnknownContribution(_) => Self::UnknownContribution,
             Refusal::NotQuarantined(_) => Self::NotQuarantined,
+            Refusal::Evicted { .. } => Self::Evicted,
+            Refusal::Drained { .. } => Self::Drained,
+            Refusal::UnknownSite { .. } => Self::UnknownSite,
+            Refusal::Pointless { .. } => Self::Pointless,
             Refusal::RunOver(_) => Self::RunOver,
             Refusal::Broken(_) => Self::Broken,
         }

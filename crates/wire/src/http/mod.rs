@@ -9,6 +9,7 @@
 //! POST /v1/announce                    AnnounceRequest   → Verdict
 //! POST /v1/evaluated                   Evaluated         → Done
 //! POST /v1/goodbye                     Caller            → Done
+//! POST /v1/operate                     Operate           → Done   (an operator's token)
 //! GET  /v1/status                      Status
 //! GET  /v1/blobs/{hash}/manifest, /data                   (transfer: download)
 //! GET  /v1/uploads/{id}; PUT …/chunks/{index}; POST …/complete → Verdict   (transfer: upload)
@@ -20,7 +21,7 @@
 mod error;
 
 use hansa_base::{Hash, ReplicaId};
-use hansa_protocol::{Announce, Caller, DigestFields, Register};
+use hansa_protocol::{Announce, Caller, DigestFields, Order, Register};
 use serde::{Deserialize, Serialize};
 
 use crate::mirror::mirror_struct;
@@ -58,6 +59,8 @@ pub mod path {
     pub const EVALUATED: &str = "/v1/evaluated";
     /// A goodbye.
     pub const GOODBYE: &str = "/v1/goodbye";
+    /// [`super::Operate`].
+    pub const OPERATE: &str = "/v1/operate";
     /// [`crate::status::Status`].
     pub const STATUS: &str = "/v1/status";
 
@@ -176,6 +179,33 @@ impl RegisterRequest {
     }
 }
 
+/// An operator's order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operate {
+    /// The order.
+    pub order: Order,
+}
+
+/// Characters of an order's reason.
+const REASON_MAX: usize = 500;
+
+/// A reason is a line in logs and tables.
+fn check_order(operate: &Operate) -> Result<(), &'static str> {
+    let why = match &operate.order {
+        Order::Pause { why }
+        | Order::Resume { why }
+        | Order::Drain { why, .. }
+        | Order::Undrain { why, .. }
+        | Order::Evict { why, .. }
+        | Order::Readmit { why, .. }
+        | Order::Stop { why } => why.as_str(),
+        Order::LetOut { .. } => "",
+    };
+    let fits = why.chars().count() <= REASON_MAX && !why.chars().any(char::is_control);
+    let rule = "a reason is one line of at most 500 characters";
+    fits.then_some(()).ok_or(rule)
+}
+
 /// An announcement, with what will be uploaded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnnounceRequest {
@@ -206,6 +236,7 @@ mirror_struct!(RegisterRequestJson = RegisterRequest {
     let own = request.held.as_ref().is_none_or(|held| held.replica == request.replica);
     own.then_some(()).ok_or("what it holds is another replica's")
 });
+mirror_struct!(OperateJson = Operate { order: Order } check check_order);
 mirror_struct!(AnnounceRequestJson = AnnounceRequest {
     announce: Announce,
     payload: PayloadManifest,

@@ -156,6 +156,7 @@ pub fn every_event() -> Vec<Event> {
     ];
     events.extend(events_of_generations(key));
     events.extend(events_with_reasons(key, no, lease));
+    events.extend(orders(key));
     events
 }
 
@@ -165,6 +166,8 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
     for reason in [
         LeftReason::Goodbye,
         LeftReason::SessionExpired,
+        LeftReason::Drained,
+        LeftReason::Evicted,
         LeftReason::RunEnded,
         LeftReason::Restored,
     ] {
@@ -180,6 +183,7 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
         FreedCause::ManyAtOnce,
         FreedCause::NotFinite,
         FreedCause::Goodbye,
+        FreedCause::Evicted,
         FreedCause::RunEnding,
         FreedCause::Restored,
     ] {
@@ -200,10 +204,35 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
     ] {
         events.push(Event::Refused { no, because });
     }
-    for reason in [EndReason::Rounds, EndReason::Tokens, EndReason::Epochs] {
+    for reason in [
+        EndReason::Rounds,
+        EndReason::Tokens,
+        EndReason::Epochs,
+        EndReason::Stopped,
+    ] {
         events.push(Event::Ending(reason));
     }
     events
+}
+
+fn orders(key: ReplicaKey) -> Vec<Event> {
+    let why = || "the room is too warm".to_owned();
+    let site = || "lumi".parse::<SiteName>().unwrap();
+    vec![
+        Event::Paused(Pause::Operator(why())),
+        Event::Resumed { why: why() },
+        Event::Drained {
+            site: site(),
+            why: why(),
+        },
+        Event::Undrained {
+            site: site(),
+            why: why(),
+        },
+        Event::Evicted { key, why: why() },
+        Event::Readmitted { key, why: why() },
+        Event::Stopping { why: why() },
+    ]
 }
 
 fn events_of_generations(key: ReplicaKey) -> Vec<Event> {
@@ -308,6 +337,7 @@ fn member(name: &str, presence: Presence, decided: Option<(Hash, Verdict)>) -> R
             exchange_ms: 9,
             upload_bytes_per_s: Some(10),
         }),
+        evicted: (!live).then(|| "it breaks things".to_owned()),
     }
 }
 
@@ -377,6 +407,14 @@ fn attempts() -> Attempts {
     Attempts::from([(Position(30), attempt)])
 }
 
+fn orders_in_force() -> Orders {
+    Orders {
+        paused: Some(Pause::Operator("wait".to_owned())),
+        drained: BTreeMap::from([("lumi".parse().unwrap(), "repairs".to_owned())]),
+        stopping: Some("enough".to_owned()),
+    }
+}
+
 /// Not a state that a run would come to; one in which no field is empty.
 pub fn rich_state() -> State {
     let refused = Verdict::Refused(RefusedBecause::Gate);
@@ -428,6 +466,7 @@ pub fn rich_state() -> State {
         last_incarnation: Incarnation(5),
         last_lease: LeaseId(2),
         last_contribution: ContributionNo(4),
+        orders: orders_in_force(),
         ending: Some(EndReason::Tokens),
         ended: true,
         index: Index::default(),
