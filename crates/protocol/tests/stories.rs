@@ -44,8 +44,10 @@ fn a_lease_is_lost_and_retrained_while_its_first_holder_comes_back_in_the_same_r
         tale.step("c");
     }
     assert_eq!(tale.story.replica("a").lease, None, "its lease is lost");
-    // What it had goes to b, half of it at first, and b's contribution is in.
+    // What it had goes to b, and b's contribution is in.
     tale.start("b");
+    tale.pass(4, &["b"]);
+    tale.step("c");
     tale.pass(4, &["b"]);
     assert!(tale.story.replica("b").contributed.is_some());
     // It comes back, having trained some of that, while the round is still open for c.
