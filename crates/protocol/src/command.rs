@@ -2,8 +2,8 @@
 
 use crate::operator::because;
 use crate::{
-    ContributionParts, DigestFields, EndReason, GenerationInfo, LeaseView, Mismatch, Order, Plan,
-    RefusedBecause,
+    ContributionParts, DigestFields, EndReason, GenerationInfo, LeaseView, Mismatch, Norm, Order,
+    Plan, RefusedBecause,
 };
 use hansa_base::{
     Generation, Hash, Incarnation, LeaseId, ReplicaId, SiteName, Timeline, Tokens, Windows,
@@ -47,8 +47,8 @@ pub enum Command {
     UploadComplete {
         /// The contribution.
         id: Hash,
-        /// What makes it unfit to be merged, if anything does.
-        problem: Option<Problem>,
+        /// The pseudo-gradient's norm, or what makes it unfit to be merged.
+        found: Result<Norm, Problem>,
     },
     /// *Operator*: an order.
     Operate(Order),
@@ -181,6 +181,13 @@ pub enum Wait {
         exchange: Duration,
         /// A round of the others, with the grace window.
         round: Duration,
+    },
+    /// This replica was refused again and again; it takes part again in that round.
+    SetBack {
+        /// Refusals in a row.
+        refusals: u32,
+        /// The round.
+        until: Generation,
     },
     /// The run is paused: why, for people.
     Paused(String),

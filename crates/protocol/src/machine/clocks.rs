@@ -19,6 +19,8 @@ pub(super) struct Clocks {
     window: Option<((usize, usize), Duration)>,
     /// When each member of the open round was first told what to train.
     pub started: BTreeMap<ReplicaKey, MonoMs>,
+    /// Who was told to train again after a refusal.
+    pub retried: BTreeSet<ReplicaKey>,
     /// When the evaluation that is due is taken from whom was asked, or given up at the run's end.
     pub evaluation: Option<MonoMs>,
     /// The last tick: a long gap is a stall of the coordinator itself.
@@ -37,6 +39,7 @@ impl Clocks {
             window: None,
             // Whoever has a plan may be training by it.
             started: state.awaited().map(|(key, _)| (key, now)).collect(),
+            retried: BTreeSet::new(),
             evaluation: state
                 .evaluations
                 .due

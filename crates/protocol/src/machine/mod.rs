@@ -16,6 +16,7 @@ mod plan;
 mod publish;
 mod register;
 mod restore;
+mod setback;
 mod tick;
 mod volatile;
 
@@ -127,7 +128,7 @@ impl Machine {
             Command::Heartbeat(heartbeat) => self.heartbeat(now, &heartbeat),
             Command::Announce(announce) => self.announce(now, announce),
             Command::UploadProgress { id } => self.upload_progress(now, id),
-            Command::UploadComplete { id, problem } => self.upload_complete(now, id, problem),
+            Command::UploadComplete { id, found } => self.upload_complete(now, id, &found),
             Command::Operate(order) => self.operate(now, order),
             Command::Evaluated(evaluated) => self.evaluated(now, &evaluated),
             Command::Goodbye(caller) => self.goodbye(now, &caller),
