@@ -180,6 +180,7 @@ fn show(arguments: &ShowArguments) -> anyhow::Result<()> {
             "replicas": report.replicas,
             "rounds": report.rounds,
             "evaluations": report.evaluations,
+            "quarantined_windows": report.quarantined_windows,
         });
         if arguments.positions {
             value["positions"] = positions(&replayed).into();
@@ -191,6 +192,9 @@ fn show(arguments: &ShowArguments) -> anyhow::Result<()> {
         ledger_table(&report.replicas),
         rounds_table(&report.rounds)
     );
+    if let Some(text) = quarantine(&report.quarantined_windows) {
+        out!("\n{text}");
+    }
     if arguments.positions {
         out!("");
         for (span, ownership) in replayed.state.ledger.intervals() {
@@ -235,6 +239,21 @@ fn show_trace(trace: &Trace) {
             happening.detail
         );
     }
+}
+
+/// Which windows are in quarantine and how they come out, if any are.
+pub fn quarantine(windows: &[u64]) -> Option<String> {
+    const SHOWN: usize = 20;
+    let names: Vec<String> = windows.iter().take(SHOWN).map(u64::to_string).collect();
+    let more = match windows.len().checked_sub(SHOWN) {
+        None | Some(0) => String::new(),
+        Some(more) => format!(" and {more} more"),
+    };
+    let text = format!(
+        "quarantined: windows {}{more}; `hansa ledger release` has them tried again",
+        names.join(", ")
+    );
+    (!windows.is_empty()).then_some(text)
 }
 
 fn positions(replayed: &Replayed) -> Vec<Value> {

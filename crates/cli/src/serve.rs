@@ -107,6 +107,7 @@ fn tell_end(arguments: &Arguments, summary: &Summary) {
             "event": "ended",
             "run_over": summary.run_over,
             "generation": summary.status.generation.number,
+            "quarantined_windows": summary.status.quarantined_windows,
             "export": export.map(|path| path.to_string()),
         });
         out!("{event}");
@@ -115,6 +116,16 @@ fn tell_end(arguments: &Arguments, summary: &Summary) {
         let committed = summary.status.ledger.committed + summary.status.ledger.committed_before;
         let windows = ui::count(committed);
         out!("the run is over at generation {generation}, {windows} windows committed");
+        let lost: u64 = summary.status.replicas.iter().map(|r| r.tally.failed).sum();
+        if lost > 0 {
+            out!(
+                "{} windows were lost with who trained them, and trained again",
+                ui::count(lost)
+            );
+        }
+        if let Some(text) = crate::ledger::quarantine(&summary.status.quarantined_windows) {
+            out!("{text}");
+        }
         if let Some(export) = export {
             out!("model: {export}");
         }

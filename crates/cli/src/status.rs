@@ -172,6 +172,9 @@ fn print(status: &Status) {
         );
     }
     out!("waits for   {}", status.waiting.text);
+    if let Some(text) = crate::ledger::quarantine(&status.quarantined_windows) {
+        out!("{text}");
+    }
     if let Some(pause) = &status.paused {
         out!("paused      {pause}");
     }
@@ -213,6 +216,10 @@ fn members_table(replicas: &[ReplicaStatus]) -> comfy_table::Table {
                 format!("evicted{}", because(why))
             }
             (_, Some(reason)) => format!("left: {reason}"),
+            (Some(activity), None) if replica.refused_in_a_row > 1 => {
+                let times = replica.refused_in_a_row;
+                format!("{activity}; refused {times} times in a row")
+            }
             (Some(activity), None) => activity.clone(),
             (None, None) => "live".to_owned(),
         };

@@ -9,12 +9,12 @@
 //! shares one transaction. No answer leaves and no effect starts before the events are durable; when
 //! they cannot be made so, the process ends. Never here: HTTP, and reading or writing of weights.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hansa_base::{Generation, Hash, MonoMs};
+use hansa_base::{Generation, MonoMs};
 use hansa_protocol::{
     CloseRecord, Command, Effect, Event, Machine, Merged, Outcome, Refusal, Reply,
 };
@@ -28,6 +28,7 @@ use crate::export::export;
 use crate::farewell::Farewell;
 use crate::log::log;
 use crate::merging::{MergeDone, drop_stale_uploads, merge, prune};
+use crate::refused::{LookedAt, Refused};
 use crate::report;
 use crate::setup::{Run, record};
 use crate::shell::{SharedShell, lock};
@@ -37,8 +38,6 @@ use crate::snapshots::{Snapshots, snapshot};
 const QUEUE: usize = 16_384;
 /// Inputs that share one transaction: the first of them waits for all.
 const TURN_MAX: usize = 1024;
-/// Contributions that did not pass the gate and are kept for inspection.
-const REFUSED_KEPT: usize = 4;
 
 /// An answer's way back.
 type Answer = oneshot::Sender<Result<Reply, Refusal>>;
@@ -135,7 +134,7 @@ pub(crate) struct Actor {
     exporting: bool,
     stopping: bool,
     snapshots: Snapshots,
-    refused: VecDeque<Hash>,
+    refused: Refused,
     farewell: Farewell,
     // Held until the thread ends: the lock of the data directory.
     _dir: DataDir,
@@ -170,6 +169,7 @@ impl Actor {
         } = run;
         let snapshots = Snapshots::new(journal.last_seq());
         let farewell = Farewell::new(&shell, machine.state());
+        let refused = Refused::load(&shell.data_dir);
         let actor = Self {
             shell,
             machine,
@@ -181,7 +181,7 @@ impl Actor {
             exporting: false,
             stopping: false,
             snapshots,
-            refused: VecDeque::new(),
+            refused,
             farewell,
             _dir: dir,
         };
@@ -242,7 +242,7 @@ impl Actor {
     fn tidy_up(&mut self) -> Result<(), Error> {
         let state = self.machine.state();
         drop_stale_uploads(&self.shell, state)?;
-        prune(&self.shell, state, &self.files, [])?;
+        prune(&self.shell, state, &self.files, self.refused.payloads())?;
         let keep = self.shell.options.keep_generations.max(2);
         self.shell
             .served
@@ -275,12 +275,15 @@ impl Actor {
         }
         match input {
             Input::Command { command, answer } => {
-                self.note_refused_by_the_gate(&command);
+                let looked_at = LookedAt::new(&self.machine, &command);
                 let newcomer = match &command {
                     Command::Register(register) => Some(register.replica.clone()),
                     _ => None,
                 };
                 let outcome = self.machine.handle(self.now(), command);
+                if let Some(looked_at) = looked_at {
+                    self.refused.keep(&self.shell, &looked_at, &outcome.events);
+                }
                 if let (Some(replica), Err(Refusal::RunOver(_))) = (newcomer, &outcome.reply) {
                     self.farewell.told(replica);
                 }
@@ -369,7 +372,7 @@ impl Actor {
             self.shell
                 .served
                 .set(&self.shell.store, &self.files, keep)?;
-            let spared = self.refused.iter().copied();
+            let spared = self.refused.payloads();
             prune(&self.shell, self.machine.state(), &self.files, spared)?;
             // A refused announcement whose caller hung up leaves its place behind. One that is still in
             // the queue gets its place again when it is accepted.
@@ -464,30 +467,6 @@ impl Actor {
         let started = builder.spawn(body);
         self.worker = Some(started.map_err(Error::io("start a thread in", "this process"))?);
         Ok(())
-    }
-
-    fn note_refused_by_the_gate(&mut self, command: &Command) {
-        let Command::UploadComplete {
-            id,
-            problem: Some(problem),
-        } = command
-        else {
-            return;
-        };
-        let Some((_, contribution)) = self.machine.state().contribution(*id) else {
-            return;
-        };
-        let payload = contribution.parts.payload;
-        let replica = self.machine.state().replica(contribution.key);
-        let who = replica
-            .map(|replica| replica.id.to_string())
-            .unwrap_or_default();
-        let path = self.shell.store.path(payload);
-        tracing::warn!(%who, %id, %problem, path = %path.display(), "a contribution is refused");
-        self.refused.push_back(payload);
-        if self.refused.len() > REFUSED_KEPT {
-            self.refused.pop_front();
-        }
     }
 }
 

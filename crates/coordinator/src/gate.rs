@@ -4,7 +4,7 @@
 //! was announced; here it is about bytes. Never here: what becomes of a contribution that does not pass.
 
 use hansa_outer::{Dtype, Layout, Scan};
-use hansa_protocol::Problem;
+use hansa_protocol::{Norm, Problem};
 use hansa_store::{Blob, StoreError};
 
 use crate::merge::{MergeFailure, read_header};
@@ -16,27 +16,28 @@ const PIECE_ELEMENTS: u64 = 1 << 14;
 /// cannot fail on what has passed here.
 const VALUE_MAX: f32 = 1e30;
 
-/// What is wrong with a contribution's file; `None` if it may be merged.
+/// What there is to know of a contribution's file: its Euclidean norm, or what is wrong with it.
 ///
 /// # Errors
 /// If the disk fails: that is not the contribution's fault.
-pub(crate) fn problem_with(
+pub(crate) fn look_at(
     blob: &Blob,
     layout: &Layout,
     dtype: Dtype,
-) -> Result<Option<Problem>, StoreError> {
+) -> Result<Result<Norm, Problem>, StoreError> {
     let header = match read_header(blob, "the contribution") {
         Ok(header) => header,
         Err(MergeFailure::Store(error)) => return Err(error),
-        Err(error) => return Ok(Some(Problem::Form(error.to_string()))),
+        Err(error) => return Ok(Err(Problem::Form(error.to_string()))),
     };
     if let Err(error) = header.check(layout, dtype) {
-        return Ok(Some(Problem::Form(error.to_string())));
+        return Ok(Err(Problem::Form(error.to_string())));
     }
     let mut scan = Scan::new();
     let mut bytes = vec![0; PIECE_ELEMENTS as usize * dtype.bytes_per_element()];
     let mut values = vec![0f32; PIECE_ELEMENTS as usize];
     let elements = layout.elements();
+    let mut squares = 0.0;
     for start in (0..elements).step_by(PIECE_ELEMENTS as usize) {
         let end = elements.min(start + PIECE_ELEMENTS);
         let count = (end - start) as usize;
@@ -53,15 +54,18 @@ pub(crate) fn problem_with(
         };
         if let Some(index) = scan.first_non_finite() {
             let what = format!("a value of tensor {:?} is not finite", named(index));
-            return Ok(Some(Problem::NotFinite(what)));
+            return Ok(Err(Problem::NotFinite(what)));
         }
         if let Some(index) = huge {
             let tensor = named(start + index as u64);
             let what = format!("a value of tensor {tensor:?} is beyond {VALUE_MAX:e}");
-            return Ok(Some(Problem::NotFinite(what)));
+            return Ok(Err(Problem::NotFinite(what)));
         }
+        let piece = values[..count].iter().map(|value| f64::from(*value));
+        squares += piece.map(|value| value * value).sum::<f64>();
     }
-    Ok(None)
+    // Squares of values up to 1e30, 2^40 of them, are far from overflow in f64.
+    Ok(Ok(Norm::new(squares.sqrt()).unwrap_or_default()))
 }
 
 /// More bytes than any contribution of this layout can have.

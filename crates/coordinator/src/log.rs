@@ -1,7 +1,7 @@
 //! What people read of what happens: one line for each event that matters. Never here: how long lines
 //! are kept, or where they go.
 
-use hansa_protocol::{Event, Machine, Steal};
+use hansa_protocol::{Event, Machine, Pause, Steal};
 
 /// One line for each event that people care about.
 pub(crate) fn log(machine: &Machine, event: &Event) {
@@ -37,6 +37,9 @@ pub(crate) fn log(machine: &Machine, event: &Event) {
             let positions = positions.join(", ");
             tracing::error!(%positions, "quarantined: lost too often with who trained them");
         }
+        Event::Paused(pause @ (Pause::Norms(_) | Pause::Refusals(_))) => {
+            tracing::error!(reason = %pause, "the run is paused");
+        }
         Event::Paused(pause) => tracing::info!(reason = %pause, "the run is paused"),
         Event::Resumed { why } => tracing::info!(%why, "the run goes on"),
         Event::Drained { site, why } => tracing::info!(%site, %why, "the site is drained"),
@@ -45,6 +48,9 @@ pub(crate) fn log(machine: &Machine, event: &Event) {
         Event::Readmitted { key, why } => tracing::info!(replica = name(key), %why, "let in again"),
         Event::Stopping { why } => tracing::info!(%why, "the run ends after the open round"),
         Event::LetOut { windows } => tracing::info!(?windows, "let out of quarantine"),
+        Event::RefusedAgain { key } => {
+            tracing::warn!(replica = name(key), "trained again what had been refused");
+        }
         Event::Refused { no, because } => tracing::info!(%no, %because, "contribution refused"),
         Event::Closed(record) => {
             tracing::info!(round = %record.base, reason = %record.reason, "round closed");

@@ -17,6 +17,9 @@ use crate::shell::Shell;
 /// Rounds in a report: the newest ones.
 const ROUNDS_SHOWN: usize = 1000;
 
+/// Quarantined windows in a report; the ledger counts all.
+const QUARANTINED_SHOWN: usize = 1000;
+
 /// The part of a status report that a journal alone can tell.
 #[derive(Clone, Debug)]
 pub struct History {
@@ -26,6 +29,8 @@ pub struct History {
     pub rounds: Vec<RoundStatus>,
     /// All held-out evaluations.
     pub evaluations: Vec<EvaluationStatus>,
+    /// All windows of the corpus that are in quarantine.
+    pub quarantined_windows: Vec<u64>,
 }
 
 impl Replayed {
@@ -59,6 +64,7 @@ impl Replayed {
                 .map(|round| round_status(state, round))
                 .collect(),
             evaluations: state.evaluations.done.iter().map(evaluation).collect(),
+            quarantined_windows: state.quarantine.keys().copied().collect(),
         }
     }
 }
@@ -112,6 +118,12 @@ fn status_of(run: &str, machine: &Machine, now: MonoMs) -> Status {
             .collect(),
         evaluations: state.evaluations.done.iter().map(evaluation).collect(),
         waiting: waiting(state),
+        quarantined_windows: state
+            .quarantine
+            .keys()
+            .copied()
+            .take(QUARANTINED_SHOWN)
+            .collect(),
         paused: state.orders.paused.as_ref().map(ToString::to_string),
         drained: state
             .orders
@@ -148,6 +160,9 @@ fn replica_status(machine: &Machine, key: ReplicaKey, now: MonoMs) -> Option<Rep
             Presence::Left(reason) => Some(reason.to_string()),
         },
         evicted: replica.evicted.clone(),
+        refused_in_a_row: replica.setback.map_or(0, |setback| {
+            setback.repeats().saturating_add(setback.not_finite)
+        }),
         activity: progress.map(|progress| activity(progress.activity).to_owned()),
         heard_ms_ago: vitals.map(|vitals| ago(vitals.heard)),
         progressed_ms_ago: vitals.map(|vitals| ago(vitals.progressed)),
@@ -191,6 +206,7 @@ fn tally(replica: &Replica) -> TallyStatus {
         granted: tally.granted.0,
         committed: tally.committed.0,
         reclaimed: tally.reclaimed.0,
+        failed: tally.failed.0,
         released: tally.released.0,
         revived: tally.revived.0,
         stolen: tally.stolen.0,

@@ -352,7 +352,7 @@ fn about_contribution(state: &State, event: &Event) -> Option<About> {
     }
     let (what, no, because) = match event {
         Event::Refused { no, because } => ("refused", no, format!(": {because}")),
-        Event::Staged { no } => ("staged", no, String::new()),
+        Event::Staged { no, .. } => ("staged", no, String::new()),
         _ => return None,
     };
     let contribution = state.contributions.get(no)?;

@@ -134,7 +134,8 @@ impl Book {
             caller,
             parts: parts.clone(),
         }));
-        self.send(Command::UploadComplete { id, problem: None });
+        let found = Ok(Norm::default());
+        self.send(Command::UploadComplete { id, found });
         parts
     }
 
@@ -417,7 +418,10 @@ fn every_forgery_is_named_with_its_record_and_event() {
     forged(10, "contribution 9", |_, _, _| {
         // Its announcement is lost.
         let no = ContributionNo(9);
-        vec![Event::Staged { no }]
+        vec![Event::Staged {
+            no,
+            norm: Norm::default(),
+        }]
     });
     forged(11, "an epoch ends with open positions", |_, _, _| {
         vec![Event::EpochStarted { epoch: Epoch(1) }]

@@ -275,7 +275,7 @@ impl<H: Hasher> Names<'_, H> {
                     self.put((3u8, announce.parts.id().0));
                     self.caller(&announce.caller);
                 }
-                Command::UploadComplete { id, problem } => self.put((4u8, id.0, problem.is_some())),
+                Command::UploadComplete { id, found } => self.put((4u8, id.0, found.is_err())),
                 Command::Goodbye(caller) => {
                     self.put(5u8);
                     self.caller(caller);

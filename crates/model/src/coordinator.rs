@@ -6,7 +6,7 @@ use crate::seen::Notes;
 use crate::world::{Action, Fate, STEP, Which, World, manifest};
 use crate::{Bounds, Mutation};
 use hansa_protocol::{
-    Activity, Announce, Caller, Command, Event, Heartbeat, LeaseRequest, Machine, Merged,
+    Activity, Announce, Caller, Command, Event, Heartbeat, LeaseRequest, Machine, Merged, Norm,
     Ownership, Presence, Problem, Progress, Refusal, Register, Reply, RunSpec, Span,
     check_invariants,
 };
@@ -192,7 +192,8 @@ impl Rules<'_> {
                 let content = saved.map(|saved| saved.weights.clone()).unwrap_or_default();
                 world.payloads.insert(parts.payload, content);
                 let id = parts.id();
-                Command::UploadComplete { id, problem: None }
+                let found = Ok(Norm::default());
+                Command::UploadComplete { id, found }
             }
             Doing::Leaving => match process.caller.clone() {
                 Some(caller) => Command::Goodbye(caller),
@@ -209,8 +210,8 @@ impl Rules<'_> {
     fn upload_bad(&self, world: &mut World, at: (usize, Which)) -> Option<()> {
         world.pay(1).then_some(())?;
         let id = world.process(at.0, at.1)?.parts()?.id();
-        let problem = Some(Problem::NotFinite(String::new()));
-        let command = Command::UploadComplete { id, problem };
+        let found = Err(Problem::NotFinite(String::new()));
+        let command = Command::UploadComplete { id, found };
         self.send(world, at, command, Fate::Answered)
     }
 

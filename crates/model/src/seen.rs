@@ -91,6 +91,7 @@ impl Notes {
                 FreedCause::NotFinite => "lease lost to bad numbers",
                 FreedCause::Goodbye => "lease given back",
                 FreedCause::Evicted => "lease taken by an operator",
+                FreedCause::Refused => "lease of who is refused",
                 FreedCause::RunEnding | FreedCause::Restored => "lease ended with the run",
             },
             Event::Marked { .. } => "mark raised",

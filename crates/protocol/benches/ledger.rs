@@ -192,7 +192,10 @@ impl World {
         if self.machine.state().contribution(id).is_none() {
             self.send(announcement);
         }
-        Command::UploadComplete { id, problem: None }
+        Command::UploadComplete {
+            id,
+            found: Ok(Norm::default()),
+        }
     }
 
     fn merged(&self) -> Command {

@@ -7,8 +7,8 @@ use crate::attempts;
 use crate::ledger::WrongState;
 use crate::state::{Evaluation, Presence, Replica, RoundSummary, State, Tally};
 use crate::{
-    CloseRecord, Contribution, ContributionParts, EndReason, Event, LeftReason, Ownership, Pace,
-    PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
+    CloseRecord, Contribution, ContributionParts, EndReason, Event, LeftReason, Norm, Ownership,
+    Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase, RunSpec, Span, Stage, Verdict,
 };
 use hansa_base::{
     ContributionNo, Generation, Hash, Incarnation, ReplicaKey, Steps, Timeline, Tokens, Windows,
@@ -80,7 +80,8 @@ impl State {
                 parts,
             } => self.announced(*no, *key, *incarnation, parts),
             Event::Refused { no, because } => self.refused(*no, *because),
-            Event::Staged { no } => self.staged(*no),
+            Event::Staged { no, norm } => self.staged(*no, *norm),
+            Event::RefusedAgain { key } => self.refused_again(*key),
             Event::Closed(record) => self.closed(record),
             Event::Published {
                 generation,
@@ -285,15 +286,27 @@ impl State {
             gone.stage == Stage::Announced,
             "a staged contribution is refused",
         )?;
+        let base = self.round.base;
         let replica = self.replica_mut(gone.key)?;
         replica.decide(gone.id, Replica::refused(because));
+        replica.set_back(because, base);
         if because == RefusedBecause::TooSlow {
             replica.pace = replica.pace.map(Pace::with_slower_link);
         }
         Ok(())
     }
 
-    fn staged(&mut self, no: ContributionNo) -> Applied {
+    fn refused_again(&mut self, key: ReplicaKey) -> Applied {
+        let base = self.round.base;
+        let replica = self.replica_mut(key)?;
+        let Some((_, Verdict::Refused(because))) = replica.decided else {
+            return in_order(false, "nothing was refused before");
+        };
+        replica.set_back(because, base);
+        Ok(())
+    }
+
+    fn staged(&mut self, no: ContributionNo, norm: Norm) -> Applied {
         in_order(self.round.phase == RoundPhase::Open, "the round is closed")?;
         let base = self.round.base;
         let contribution = self.contributions.get_mut(&no);
@@ -301,6 +314,7 @@ impl State {
         in_order(contribution.stage == Stage::Announced, "it is staged twice")?;
         contribution.stage = Stage::Staged;
         let (key, id) = (contribution.key, contribution.id);
+        self.norms.accept(contribution.parts.steps, norm);
         let spans = contribution.parts.spans.clone();
         let replica = self.replica_mut(key)?;
         in_order(
@@ -308,6 +322,7 @@ impl State {
             "a name contributes twice",
         )?;
         replica.contributed = Some(base);
+        replica.setback = None;
         replica.decide(id, Verdict::Staged);
         let lease = replica.lease.ok_or_else(|| missing("the author's lease"))?;
         self.take_front(lease, &spans)?;
@@ -470,5 +485,6 @@ fn new_replica(id: hansa_base::ReplicaId) -> Replica {
         tally: Tally::default(),
         pace: None,
         evicted: None,
+        setback: None,
     }
 }

@@ -3,7 +3,7 @@
 use crate::operator::because;
 use crate::{
     ContributionParts, DigestFields, EndReason, FreedCause, GenerationInfo, LeaseView, Mismatch,
-    Order, Plan, RefusedBecause,
+    Norm, Order, Plan, RefusedBecause,
 };
 use hansa_base::{
     Bytes, Generation, Hash, Incarnation, LeaseId, ReplicaId, SiteName, Timeline, Tokens, Windows,
@@ -49,8 +49,8 @@ pub enum Command {
     UploadComplete {
         /// The contribution.
         id: Hash,
-        /// What makes it unfit to be merged, if anything does.
-        problem: Option<Problem>,
+        /// The pseudo-gradient's norm, or what makes it unfit to be merged.
+        found: Result<Norm, Problem>,
     },
     /// *Operator*: an order.
     Operate(Order),
@@ -185,6 +185,13 @@ pub enum Wait {
         exchange: Duration,
         /// A round of the others, with the grace window.
         round: Duration,
+    },
+    /// This replica was refused again and again; it takes part again in that round.
+    SetBack {
+        /// Refusals in a row.
+        refusals: u32,
+        /// The round.
+        until: Generation,
     },
     /// The run is paused: why, for people.
     Paused(String),

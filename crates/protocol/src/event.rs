@@ -1,7 +1,7 @@
 //! What has happened. Events are journaled before anybody is told, and [`crate::State::apply`] is
 //! the only way that state changes.
 
-use crate::{CloseRecord, ContributionParts, Pause, PhaseTimes, Plan, Span};
+use crate::{CloseRecord, ContributionParts, Norm, Pause, PhaseTimes, Plan, Span};
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, SiteName,
     Timeline, Tokens, Windows,
@@ -127,6 +127,13 @@ pub enum Event {
     Staged {
         /// Its number.
         no: ContributionNo,
+        /// The pseudo-gradient's norm.
+        norm: Norm,
+    },
+    /// A replica trained the same again that had been refused.
+    RefusedAgain {
+        /// Who.
+        key: ReplicaKey,
     },
     /// The round takes no more contributions and is merged.
     Closed(CloseRecord),
@@ -287,6 +294,8 @@ pub enum FreedCause {
     Goodbye,
     /// An operator evicted its holder.
     Evicted,
+    /// What its holder made of them was refused again and again.
+    Refused,
     /// The run needs them no more.
     RunEnding,
     /// The run was restored from a backup: its holder is of another history.
@@ -323,6 +332,13 @@ pub enum RefusedBecause {
     Gate,
     /// It has values that are not finite.
     NotFinite,
+    /// Its norm is far above those accepted lately.
+    Norm {
+        /// Its norm.
+        norm: Norm,
+        /// The largest that it might have had.
+        bound: Norm,
+    },
     /// The run ended before it was complete.
     RunEnding,
     /// It took longer than twice the time that its size and the link's measured goodput allow.
@@ -385,6 +401,7 @@ display! {
         Self::NotFinite => "what its holder made of its positions was not finite";
         Self::Goodbye => "the holder said goodbye";
         Self::Evicted => "an operator evicted the holder";
+        Self::Refused => "what its holder made of them was refused again and again";
         Self::RunEnding => "the run needs them no more";
         Self::Restored => "the run was restored from a backup";
     }
@@ -394,6 +411,8 @@ display! {
         Self::Replaced => "its author announced another one in its place";
         Self::Gate => "its form is not the run's";
         Self::NotFinite => "it has values that are not finite";
+        Self::Norm { norm, bound } =>
+            "its norm, {norm}, is far above those accepted lately: at most {bound} would pass";
         Self::RunEnding => "the run ended before it was complete";
         Self::TooSlow =>
             "its upload took more than twice the time that the measured goodput of its link allows";

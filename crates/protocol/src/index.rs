@@ -136,10 +136,11 @@ impl State {
                 let lease = self.leases.get(lease);
                 lease.map_or(Touched::Nothing, |lease| Touched::Replica(lease.key))
             }
-            Event::Announced { no, .. } | Event::Refused { no, .. } | Event::Staged { no } => {
+            Event::Announced { no, .. } | Event::Refused { no, .. } | Event::Staged { no, .. } => {
                 Touched::Contribution(*no)
             }
-            Event::Published { .. } => Touched::Everything,
+            // A resumed run forgets verdicts.
+            Event::Published { .. } | Event::Resumed { .. } => Touched::Everything,
             // Neither presence nor plan, pace, verdict or contribution.
             Event::Granted { .. }
             | Event::Marked { .. }
@@ -155,7 +156,7 @@ impl State {
             | Event::EpochStarted { .. }
             | Event::Restored { .. }
             | Event::Paused(_)
-            | Event::Resumed { .. }
+            | Event::RefusedAgain { .. }
             | Event::Drained { .. }
             | Event::Undrained { .. }
             | Event::Evicted { .. }

@@ -3,7 +3,7 @@
 //! Never here: who may give orders, and what follows from them.
 
 use crate::apply::{Applied, in_order, missing};
-use crate::{Event, Presence, State};
+use crate::{Event, Presence, RefusedBecause, State, Verdict};
 use hansa_base::{ReplicaId, SiteName};
 use std::collections::BTreeMap;
 
@@ -77,14 +77,34 @@ pub struct Orders {
 pub enum Pause {
     /// An operator said so, for this reason.
     Operator(String),
+    /// The norms of what these replicas contributed were refused: the bound is wrong, or training is.
+    Norms(Vec<ReplicaId>),
+    /// The gate refuses whatever these replicas contribute, and no other lives.
+    Refusals(Vec<ReplicaId>),
 }
 
 impl std::fmt::Display for Pause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Operator(why) => write!(f, "an operator paused the run{}", because(why)),
+            Self::Norms(who) => write!(
+                f,
+                "norms far above those before were refused of {}: the bound is wrong or training is; \
+                 resuming raises the bound",
+                names(who)
+            ),
+            Self::Refusals(who) => write!(
+                f,
+                "whatever {} contributed was refused, again and again, and no other replica lives",
+                names(who)
+            ),
         }
     }
+}
+
+fn names(who: &[ReplicaId]) -> String {
+    let names: Vec<String> = who.iter().map(ToString::to_string).collect();
+    names.join(", ")
 }
 
 /// The reason as the end of a sentence.
@@ -97,6 +117,28 @@ pub(crate) fn because(why: &str) -> String {
 }
 
 impl State {
+    /// Who was refused may try again, and norms like those refused pass.
+    fn forgive(&mut self) {
+        let setbacks = self.replicas.iter().filter_map(|replica| replica.setback);
+        let excess = setbacks.filter(|setback| setback.norm > 0);
+        if let Some(excess) = excess.map(|setback| setback.excess).max() {
+            self.norms.raise(excess);
+        }
+        for replica in &mut self.replicas {
+            replica.setback = None;
+            let refused = matches!(
+                replica.decided,
+                Some((
+                    _,
+                    Verdict::Refused(RefusedBecause::Gate | RefusedBecause::Norm { .. })
+                ))
+            );
+            if refused {
+                replica.decided = None;
+            }
+        }
+    }
+
     /// Applies an order's event.
     pub(crate) fn ordered(&mut self, event: &Event) -> Applied {
         let running = self.ending.is_none() && self.orders.stopping.is_none();
@@ -109,6 +151,9 @@ impl State {
             Event::Resumed { .. } => {
                 let paused = self.orders.paused.take();
                 in_order(paused.is_some(), "a run goes on that was not paused")?;
+                if !matches!(paused, Some(Pause::Operator(_))) {
+                    self.forgive();
+                }
             }
             Event::Drained { site, why } => {
                 let before = self.orders.drained.insert(site.clone(), why.clone());

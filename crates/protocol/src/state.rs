@@ -6,8 +6,8 @@
 
 use crate::{
     Attempts, CloseReason, Contribution, EndReason, GenerationInfo, Index, Lease, Ledger,
-    LeftReason, Lineage, Lost, Orders, Pace, PhaseTimes, Plan, RefusedBecause, Round, RoundPhase,
-    RunSpec, Verdict,
+    LeftReason, Lineage, Lost, Norms, Orders, Pace, PhaseTimes, Plan, RefusedBecause, Round,
+    RoundPhase, RunSpec, Setback, Verdict,
 };
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, Steps,
@@ -50,6 +50,8 @@ pub struct State {
     pub last_lease: LeaseId,
     /// The last contribution accepted.
     pub last_contribution: ContributionNo,
+    /// Norms of what was accepted lately.
+    pub norms: Norms,
     /// What operators have ordered.
     pub orders: Orders,
     /// Set when the end condition is reached.
@@ -93,6 +95,8 @@ pub struct Replica {
     pub pace: Option<Pace>,
     /// Set while an operator does not let it in: why.
     pub evicted: Option<String>,
+    /// Refusals since its last accepted contribution.
+    pub setback: Option<Setback>,
 }
 
 /// Whether an incarnation lives, as the journal has it.
@@ -197,6 +201,7 @@ impl State {
             last_incarnation: Incarnation(0),
             last_lease: LeaseId(0),
             last_contribution: ContributionNo(0),
+            norms: Norms::default(),
             orders: Orders::default(),
             ending: None,
             ended: false,
@@ -230,6 +235,15 @@ impl Replica {
             self.tally.refused += 1;
         }
         self.decided = Some((id, verdict));
+    }
+
+    /// Remembers what the gate refused.
+    pub(crate) fn set_back(&mut self, because: RefusedBecause, round: Generation) {
+        use RefusedBecause::{Gate, Norm, NotFinite};
+        if matches!(because, Gate | Norm { .. } | NotFinite) {
+            let setback = self.setback.get_or_insert_default();
+            setback.add(because, round);
+        }
     }
 
     /// The verdict on a contribution that was refused.

@@ -66,7 +66,14 @@ fn events_that_were_not_earned_are_refused() {
         "replica 7",
     );
     let no = story.state().round.staged[0];
-    refuses(&story, Event::Staged { no }, "staged twice");
+    refuses(
+        &story,
+        Event::Staged {
+            no,
+            norm: norm(1.0),
+        },
+        "staged twice",
+    );
     let because = RefusedBecause::Gate;
     refuses(
         &story,

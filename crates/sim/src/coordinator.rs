@@ -255,7 +255,7 @@ impl World {
                     self.seen.short_plans += u64::from(short);
                 }
                 Event::Closed(record) => self.spent.round(&self.processes, record),
-                Event::Staged { no } => {
+                Event::Staged { no, .. } => {
                     let staged = self.coordinator.twin.contributions.get(no);
                     self.coordinator.staged.extend(staged.map(|c| c.id));
                 }

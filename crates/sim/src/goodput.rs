@@ -125,6 +125,7 @@ impl Setting {
             slow: u64::MAX,
             coordinator_crash: u64::MAX,
             deterministic: true,
+            outliers: false,
             poison: None,
             jitter: (97, 103),
             costs: Costs {

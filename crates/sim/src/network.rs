@@ -168,12 +168,14 @@ impl World {
                 let poisoned = self.poisoned(&delta);
                 self.coordinator.payloads.insert(payload, *delta);
                 let bad = !self.setting.deterministic && self.faulty() && self.random.one_in(25);
-                let problem = if poisoned {
-                    Some(Problem::NotFinite("not finite".to_owned()))
+                let found = if poisoned {
+                    Err(Problem::NotFinite("not finite".to_owned()))
+                } else if bad {
+                    Err(Problem::Form("of another model".to_owned()))
                 } else {
-                    bad.then(|| Problem::Form("of another model".to_owned()))
+                    Ok(self.norm(id))
                 };
-                (self.command(Command::UploadComplete { id, problem }), true)
+                (self.command(Command::UploadComplete { id, found }), true)
             }
         };
         if let (Some(answer), true) = (answer, ends)

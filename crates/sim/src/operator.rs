@@ -2,7 +2,8 @@
 
 use crate::random::Random;
 use crate::world::{Happening, World};
-use hansa_protocol::{Command, Event, Order};
+use hansa_base::Hash;
+use hansa_protocol::{Command, Event, Norm, Order, Pause, RefusedBecause};
 
 /// So that a seed's other dice fall as if there were no operator.
 const OWN_DICE: u64 = 0x0BE7_A702;
@@ -58,7 +59,24 @@ impl World {
         if self.now < until {
             return self.at(until, Happening::Orders(order));
         }
+        if takes_back && !self.coordinator.runs() {
+            return self.after(500, Happening::Orders(order));
+        }
         self.command(Command::Operate(order));
+    }
+
+    /// The norm of a contribution: between the square root of its steps and their number, now more and
+    /// now less; while there are faults, sometimes far more.
+    pub fn norm(&mut self, id: Hash) -> Norm {
+        let contribution = self.coordinator.twin.contribution(id);
+        let steps = contribution.map_or(1, |(_, c)| c.parts.steps.0) as f64;
+        let mut dice = Random::new(self.seed ^ OWN_DICE ^ (u64::from(id.0[0]) << 32) ^ self.now);
+        let percent = dice.between(50, 150) as f64 / 100.0;
+        let exponent = dice.between(50, 100) as f64 / 100.0;
+        let outlier = self.setting.outliers && self.faulty() && dice.one_in(3);
+        self.seen.norm_outliers += u64::from(outlier);
+        let far = if outlier { 1e4 } else { 1.0 };
+        Norm::new(far * percent * steps.powf(exponent)).unwrap_or_default()
     }
 
     /// The faults are over: whatever was ordered is taken back, but for a stop.
@@ -84,7 +102,28 @@ impl World {
     pub fn saw_order(&mut self, event: &Event) {
         let seen = &mut self.seen;
         match event {
-            Event::Paused(_) => seen.pauses += 1,
+            Event::Paused(pause) => {
+                let by_norms = matches!(pause, Pause::Norms(_));
+                let by_refusals = matches!(pause, Pause::Refusals(_));
+                seen.pauses += 1;
+                seen.norm_pauses += u64::from(by_norms);
+                seen.refusal_pauses += u64::from(by_refusals);
+                if by_norms || by_refusals {
+                    // The operator is told, and thinks about it.
+                    let why = String::new();
+                    self.after(3000, Happening::Orders(Order::Resume { why }));
+                }
+            }
+            Event::RefusedAgain { .. } => seen.refused_again += 1,
+            Event::Refused {
+                because: RefusedBecause::Norm { .. },
+                ..
+            } => {
+                seen.norm_refusals += 1;
+                if !self.faulty() {
+                    self.fail("an ordinary norm is refused".to_owned());
+                }
+            }
             Event::Resumed { .. } => seen.resumes += 1,
             Event::Drained { .. } => seen.drains += 1,
             Event::Evicted { .. } => seen.evictions += 1,

@@ -108,6 +108,16 @@ seen! {
     pauses,
     /// And let it go on.
     resumes,
+    /// Contributions whose norm was far from the others'.
+    norm_outliers,
+    /// Contributions refused for their norm.
+    norm_refusals,
+    /// Contributions trained again to the same bytes, and refused again.
+    refused_again,
+    /// Pauses because norms were refused.
+    norm_pauses,
+    /// Pauses because whatever was contributed was refused.
+    refusal_pauses,
     /// An operator drained a site.
     drains,
     /// A replica left because of that, with everything contributed.

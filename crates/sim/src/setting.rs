@@ -27,6 +27,8 @@ pub struct Setting {
     pub deterministic: bool,
     /// While there are faults, whatever is trained with this window is not finite.
     pub poison: Option<u64>,
+    /// While there are faults, the norms of some contributions are far from the others'.
+    pub outliers: bool,
     /// A step takes between this many per cent of its usual time and the second number.
     pub jitter: (u64, u64),
     /// How long what takes.
@@ -64,6 +66,8 @@ impl Setting {
         let rarely = |n: u64| if calm { u64::MAX } else { n };
         let spec = spec(random);
         let windows = spec.digest.windows.0;
+        // Of a seed's own dice, so that the others fall as ever.
+        let outliers = !calm && spec.run.0[0] & 1 == 1;
         // A run whose only window is poison has nothing to train.
         let poisoned = !calm && windows > 3 && random.one_in(2);
         Self {
@@ -80,6 +84,7 @@ impl Setting {
             slow: rarely(random.between(20, 100)),
             coordinator_crash: rarely(random.between(60, 1000)),
             deterministic: random.one_in(2),
+            outliers,
             jitter: (50, 200),
             costs: Costs::default(),
         }
@@ -113,6 +118,7 @@ impl Setting {
             slow: u64::MAX,
             coordinator_crash: u64::MAX,
             deterministic: true,
+            outliers: false,
             poison: None,
             jitter: (90, 110),
             costs: Costs::default(),

@@ -7,8 +7,8 @@ use hansa_base::{
 };
 use hansa_protocol::{
     CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event,
-    ExcusedBecause, FreedCause, LeftReason, OuterStep, Pause, PhaseTimes, Plan, RefusedBecause,
-    Span, Steal,
+    ExcusedBecause, FreedCause, LeftReason, Norm, OuterStep, Pause, PhaseTimes, Plan,
+    RefusedBecause, Span, Steal,
 };
 
 use crate::mirror::{mirror_enum, mirror_struct};
@@ -44,7 +44,8 @@ mirror_enum!(EventJson = Event {
         parts: ContributionParts,
     }
     struct Refused { no: ContributionNo, because: RefusedBecause }
-    struct Staged { no: ContributionNo }
+    struct Staged { no: ContributionNo, norm: Norm }
+    struct RefusedAgain { key: ReplicaKey }
     struct Published { generation: Generation, manifest: Hash, merge_ms: u64 }
     struct Timed { key: ReplicaKey, generation: Generation, times: PhaseTimes }
     struct EvaluationAsked { generation: Generation, key: ReplicaKey }
@@ -88,6 +89,8 @@ mirror_enum!(ExcusedBecauseJson = ExcusedBecause {
 });
 mirror_enum!(PauseJson = Pause {
     tuple Operator(why: String)
+    tuple Norms(who: Vec<ReplicaId>)
+    tuple Refusals(who: Vec<ReplicaId>)
 });
 mirror_enum!(LeftReasonJson = LeftReason {
     unit Goodbye
@@ -104,6 +107,7 @@ mirror_enum!(FreedCauseJson = FreedCause {
     unit NotFinite
     unit Goodbye
     unit Evicted
+    unit Refused
     unit RunEnding
     unit Restored
 });

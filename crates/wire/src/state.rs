@@ -9,8 +9,8 @@ use hansa_base::{
 use hansa_protocol::{
     Attempt, Attempts, CloseReason, CloseRecord, Contribution, ContributionParts, EndReason,
     Evaluation, Evaluations, FreedCause, GenerationInfo, Lease, Ledger, LeftReason, Lineage, Lost,
-    Orders, Ownership, Pace, Pause, PhaseTimes, Plan, Presence, Replica, Round, RoundPhase,
-    RoundSummary, Span, Stage, State, Tally, Verdict,
+    Norm, Norms, Orders, Ownership, Pace, Pause, PhaseTimes, Plan, Presence, Replica, Round,
+    RoundPhase, RoundSummary, Setback, Span, Stage, State, Tally, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,7 @@ mirror_struct!(StateJson = State {
     last_incarnation: Incarnation,
     last_lease: LeaseId,
     last_contribution: ContributionNo,
+    norms: Norms,
     orders: Orders,
     ending: Option<EndReason>,
     ended: bool,
@@ -54,6 +55,21 @@ mirror_struct!(ReplicaJson = Replica {
     tally: Tally,
     pace: Option<Pace>,
     evicted: Option<String>,
+    setback: Option<Setback>,
+});
+mirror_struct!(
+    SetbackJson = Setback {
+        form: u32,
+        norm: u32,
+        not_finite: u32,
+        excess: Norm,
+        last: Generation,
+        until: Generation,
+    }
+);
+mirror_struct!(NormsJson = Norms {
+    recent: Vec<(Steps, Norm)>,
+    raised: Option<(Norm, u32)>,
 });
 mirror_struct!(OrdersJson = Orders {
     paused: Option<Pause>,

@@ -32,6 +32,8 @@ pub struct Status {
     pub rounds: Vec<RoundStatus>,
     /// All held-out evaluations.
     pub evaluations: Vec<EvaluationStatus>,
+    /// Windows of the corpus that were taken out, lowest first, the first thousand.
+    pub quarantined_windows: Vec<u64>,
     /// What the run waits for.
     pub waiting: Waiting,
     /// Why the run is paused, if it is.
@@ -101,6 +103,8 @@ pub struct ReplicaStatus {
     pub left: Option<String>,
     /// Why an operator does not let it in, if that is so.
     pub evicted: Option<String>,
+    /// Contributions of it that the gate refused since it last accepted one.
+    pub refused_in_a_row: u32,
     /// What it was doing when last heard of; only while it lives.
     pub activity: Option<String>,
     /// Milliseconds since it was last heard of.
@@ -151,6 +155,9 @@ pub struct TallyStatus {
     pub committed: u64,
     /// Taken back because it was lost.
     pub reclaimed: u64,
+    /// Of those, lost in a way that the data may be to blame for: a crash, a hang, or values that are
+    /// not finite.
+    pub failed: u64,
     /// Given back.
     pub released: u64,
     /// Taken back, and given to it again when it was heard of.

@@ -8,7 +8,7 @@ use hansa_base::{
 };
 use hansa_protocol::{
     Activity, Announce, Caller, ContributionParts, DigestFields, EndReason, Evaluated, FreedCause,
-    GenerationInfo, Grant, Heartbeat, LeaseAnswer, LeaseRequest, LeaseView, Mismatch, Order,
+    GenerationInfo, Grant, Heartbeat, LeaseAnswer, LeaseRequest, LeaseView, Mismatch, Norm, Order,
     PhaseTimes, Plan, Progress, Refusal, RefusedBecause, Registered, ShardIdentity, Span, Standing,
     Verdict, Wait,
 };
@@ -160,6 +160,7 @@ mirror_enum!(LeaseAnswerJson = LeaseAnswer {
 });
 mirror_enum!(WaitJson = Wait {
     struct ExchangeTooLong { exchange: Duration, round: Duration }
+    struct SetBack { refusals: u32, until: Generation }
     tuple Members(members: Vec<ReplicaId>)
     tuple Paused(why: String)
     unit Merging
@@ -223,7 +224,18 @@ mirror_struct!(
         tokens: Tokens,
     }
 );
+impl Wire for Norm {
+    type Json = f64;
+    fn to_json(&self) -> f64 {
+        self.get()
+    }
+    fn from_json(json: f64) -> Result<Self, BadValue> {
+        Self::new(json).ok_or_else(|| BadValue::new(format!("{json} is no norm")))
+    }
+}
+
 mirror_enum!(RefusedBecauseJson = RefusedBecause {
+    struct Norm { norm: Norm, bound: Norm }
     unit Late
     unit LeaseLost
     unit Replaced

@@ -152,6 +152,10 @@ fn answers_come_back() {
             exchange: Duration::from_secs(90),
             round: Duration::from_secs(31),
         },
+        Wait::SetBack {
+            refusals: 3,
+            until: Generation(7),
+        },
         Wait::Paused("for repairs".to_owned()),
         Wait::Ending,
     ];

@@ -12,7 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use hansa_base::{Bytes, Hash, ReplicaId};
-use hansa_protocol::{Command, Machine, Problem, Reply, Stage, Verdict};
+use hansa_protocol::{Command, Machine, Norm, Problem, Reply, Stage, Verdict};
 use hansa_store::{Blob, Manifest, StoreError, Upload, UploadId};
 use hansa_transfer::serve::{
     ByteRange, RangeError, ReceiveError, Receiving, off_the_network, parse_content_range,
@@ -288,20 +288,20 @@ pub(super) async fn complete(
     Path(text): Path<String>,
 ) -> Answer {
     let id = hash(&text)?;
-    let problem = match look_up(&app, &scope, id).await? {
+    let found = match look_up(&app, &scope, id).await? {
         // Only bytes that were checked here may be called complete: the same contribution may be
         // announced again at this moment, and its bytes be gone.
         Known::Decided(verdict) => return Ok(json(&verdict)),
         Known::Announced { payload } => check(&app, id, payload).await?,
     };
-    match app.command(Command::UploadComplete { id, problem }).await? {
+    match app.command(Command::UploadComplete { id, found }).await? {
         Reply::Verdict(verdict) => Ok(json(&verdict)),
         _ => Err(Refused::wrong_reply()),
     }
 }
 
 /// Makes the bytes durable and passes them through the gate; says meanwhile that this is going on.
-async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Option<Problem>, Refused> {
+async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Result<Norm, Problem>, Refused> {
     let place = place_of(app, id, payload).await?;
     let received = Bytes(match &place {
         Place::Upload(upload) => upload.received_bytes(),
@@ -313,7 +313,7 @@ async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Option<Proble
             Place::Upload(upload) => shell.store.complete_upload(&upload)?,
             Place::Stored(blob) => blob,
         };
-        gate::problem_with(&blob, &shell.layout, shell.recipe.exchange.contribution)
+        gate::look_at(&blob, &shell.layout, shell.recipe.exchange.contribution)
     };
     let work = off_the_network(work);
     tokio::pin!(work);

@@ -20,6 +20,8 @@ pub(super) struct Clocks {
     window: Option<((usize, usize), Duration)>,
     /// When each member of the open round was first told what to train.
     pub started: BTreeMap<ReplicaKey, MonoMs>,
+    /// Who was told to train again after a refusal.
+    pub retried: BTreeSet<ReplicaKey>,
     /// When the evaluation that is due is taken from whom was asked, or given up at the run's end.
     pub evaluation: Option<MonoMs>,
     /// Announced contributions whose bytes are awaited.
@@ -42,6 +44,7 @@ impl Clocks {
             window: None,
             // Whoever has a plan may be training by it.
             started: state.awaited().map(|(key, _)| (key, now)).collect(),
+            retried: BTreeSet::new(),
             evaluation: state
                 .evaluations
                 .due

@@ -2,7 +2,7 @@
 
 use super::{Answer, Effect, Machine};
 use crate::{
-    Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Problem, Refusal,
+    Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Norm, Problem, Refusal,
     RefusedBecause, Reply, RoundPhase, Span, Stage, Verdict,
 };
 use hansa_base::{Hash, MonoMs, ReplicaKey, Windows};
@@ -18,6 +18,9 @@ impl Machine {
             Some(verdict) if fits.is_err() || stays(&verdict) => {
                 self.watch_upload(now, key);
                 self.renew(now, key);
+                if fits.is_ok() {
+                    self.refuse_again(now, key, &verdict)?;
+                }
                 return Ok(Reply::Verdict(verdict));
             }
             _ => fits?,
@@ -109,7 +112,7 @@ impl Machine {
         &mut self,
         now: MonoMs,
         id: Hash,
-        problem: Option<Problem>,
+        found: &Result<Norm, Problem>,
     ) -> Answer {
         let Some((no, contribution)) = self.state.contribution(id) else {
             return self.verdict_of_the_past(id);
@@ -117,27 +120,16 @@ impl Machine {
         if contribution.stage == Stage::Staged {
             return Ok(Reply::Verdict(Verdict::Staged));
         }
-        let key = contribution.key;
-        match problem {
-            None => {}
-            Some(Problem::Form(_)) => {
-                let because = RefusedBecause::Gate;
-                self.emit(Event::Refused { no, because })?;
-                return Ok(Reply::Verdict(Verdict::Refused(because)));
-            }
-            Some(Problem::NotFinite(_)) => {
-                let (because, windows) = (RefusedBecause::NotFinite, contribution.parts.windows());
-                self.emit(Event::Refused { no, because })?;
-                self.lose_lease(key, FreedCause::NotFinite, windows)?;
-                return Ok(Reply::Verdict(Verdict::Refused(because)));
-            }
+        let (key, windows) = (contribution.key, contribution.parts.windows());
+        if let Some(because) = self.gate(contribution.parts.steps, found) {
+            return self.refuse(now, no, key, windows, because);
         }
-        let done = contribution.parts.windows();
-        self.emit(Event::Staged { no })?;
+        let norm = found.as_ref().copied().unwrap_or_default();
+        self.emit(Event::Staged { no, norm })?;
         self.renew(now, key);
         if self.state.round.staged.len() == 1 {
             let window = self.grace();
-            self.clocks.grace = Some(now.after(self.early_by(now, key, done)).after(window));
+            self.clocks.grace = Some(now.after(self.early_by(now, key, windows)).after(window));
         }
         self.close_if_due(now)?;
         Ok(Reply::Verdict(Verdict::Staged))
@@ -215,7 +207,7 @@ impl Machine {
     }
 
     /// Ends a replica's lease, of which so many windows were being trained.
-    fn lose_lease(
+    pub(super) fn lose_lease(
         &mut self,
         key: ReplicaKey,
         cause: FreedCause,
@@ -246,7 +238,9 @@ impl Machine {
 /// leased and trained again since, to the same bytes and so the same id.
 const fn stays(verdict: &Verdict) -> bool {
     match verdict {
-        Verdict::Refused(because) => matches!(because, RefusedBecause::Gate),
+        Verdict::Refused(because) => {
+            matches!(because, RefusedBecause::Gate | RefusedBecause::Norm { .. })
+        }
         Verdict::Upload | Verdict::Staged | Verdict::Merged(_) => true,
     }
 }

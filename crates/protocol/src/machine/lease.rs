@@ -86,6 +86,9 @@ impl Machine {
         }
         self.raise_mark(key, front)?;
         self.clocks.started.entry(key).or_insert(now);
+        if self.replica(key)?.setback.is_some() {
+            self.clocks.retried.insert(key);
+        }
         let Some(lease) = self.state.lease_of(key).map(crate::Lease::view) else {
             return self.excuse(now, key);
         };

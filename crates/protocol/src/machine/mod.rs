@@ -17,6 +17,7 @@ mod publish;
 mod register;
 mod restore;
 mod revive;
+mod setback;
 mod steal;
 mod tick;
 mod upload;
@@ -130,7 +131,7 @@ impl Machine {
             Command::Heartbeat(heartbeat) => self.heartbeat(now, &heartbeat),
             Command::Announce(announce) => self.announce(now, announce),
             Command::UploadProgress { id, bytes } => self.upload_progress(now, id, bytes),
-            Command::UploadComplete { id, problem } => self.upload_complete(now, id, problem),
+            Command::UploadComplete { id, found } => self.upload_complete(now, id, &found),
             Command::Operate(order) => self.operate(now, order),
             Command::Evaluated(evaluated) => self.evaluated(now, &evaluated),
             Command::Goodbye(caller) => self.goodbye(now, &caller),

@@ -7,8 +7,8 @@ use super::clocks::Clocks;
 use super::{Answer, Machine};
 use crate::operator::because;
 use crate::{
-    EndReason, Event, ExcusedBecause, FreedCause, LeaseAnswer, LeftReason, Order, Pause, Presence, Refusal, Reply,
-    RoundPhase, Wait,
+    EndReason, Event, ExcusedBecause, FreedCause, LeaseAnswer, LeftReason, Order, Pause, Presence,
+    Refusal, Reply, RoundPhase, Wait,
 };
 use hansa_base::{MonoMs, ReplicaId, ReplicaKey, SiteName};
 
@@ -133,8 +133,10 @@ impl Machine {
         if let Some(why) = self.told_to_leave(key)? {
             return Ok(Some(LeaseAnswer::Leave(why)));
         }
-        let paused = self.state.orders.paused.as_ref();
-        Ok(paused.map(|pause| LeaseAnswer::Wait(Wait::Paused(pause.to_string()))))
+        if let Some(pause) = &self.state.orders.paused {
+            return Ok(Some(LeaseAnswer::Wait(Wait::Paused(pause.to_string()))));
+        }
+        self.sits_out(key)
     }
 
     /// True if a replica that asks for work is to get none, because the run is being stopped and it

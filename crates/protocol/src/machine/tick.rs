@@ -29,6 +29,7 @@ impl Machine {
         self.expire_evaluation(now)?;
         self.close_if_due(now)?;
         self.end_if_stopped(now)?;
+        self.pause_if_refused()?;
         Ok(Reply::Done)
     }
 

@@ -310,6 +310,9 @@ display! {
         Self::Waiting(Wait::ExchangeTooLong { exchange, round }) =>
             "taking no part: sending a contribution takes {} s, a round of the others at most {} s; \
              use a smaller codec or a better link", exchange.as_secs(), round.as_secs();
+        Self::Waiting(Wait::SetBack { refusals, until }) =>
+            "waiting until round {until}: the last {refusals} contributions were refused, one after \
+             the other; the log says why";
         Self::Waiting(Wait::Paused(why)) => "waiting: the run is paused: {why}";
         Self::Leaving(why) => "leaving, with what is trained: {why}";
         Self::Waiting(Wait::Ending) => "waiting for the last evaluation";

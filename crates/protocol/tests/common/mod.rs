@@ -287,7 +287,12 @@ impl Story {
             true => Problem::NotFinite(text.to_owned()),
             false => Problem::Form(text.to_owned()),
         });
-        match self.send(Command::UploadComplete { id, problem })? {
+        self.found(id, problem.map_or(Ok(norm(1.0)), Err))
+    }
+
+    /// What the gate found in what was uploaded.
+    pub fn found(&mut self, id: Hash, found: Result<Norm, Problem>) -> Result<Verdict, Refusal> {
+        match self.send(Command::UploadComplete { id, found })? {
             Reply::Verdict(verdict) => Ok(verdict),
             other => panic!("{other:?}"),
         }
@@ -403,6 +408,10 @@ impl Story {
         self.now = self.now.after(s(seconds));
         self.machine = Machine::new(self.spec.clone(), state, self.now);
     }
+}
+
+pub fn norm(value: f64) -> Norm {
+    Norm::new(value).unwrap()
 }
 
 pub fn id(name: &str) -> ReplicaId {

@@ -219,9 +219,10 @@ impl Tale {
         let (no, id) = self.site(name).upload.take().unwrap();
         let disk = self.site(name).disk.payloads.clone();
         self.payloads.extend(disk);
-        let answer = self
-            .story
-            .send(Command::UploadComplete { id, problem: None });
+        let answer = self.story.send(Command::UploadComplete {
+            id,
+            found: Ok(Norm::default()),
+        });
         let answer = match self.site(name).loses_answers {
             true => Err(CallFailed::Unreachable("lost".to_owned())),
             false => answer.map_err(CallFailed::Refused),

@@ -12,6 +12,10 @@ pub fn hash(byte: u8) -> Hash {
     Hash([byte; 32])
 }
 
+pub fn norm(value: f64) -> Norm {
+    Norm::new(value).unwrap()
+}
+
 pub fn replica(text: &str) -> ReplicaId {
     text.parse().unwrap()
 }
@@ -144,7 +148,11 @@ pub fn every_event() -> Vec<Event> {
             incarnation,
             parts: parts(),
         },
-        Event::Staged { no },
+        Event::Staged {
+            no,
+            norm: norm(0.1 + 0.2),
+        },
+        Event::RefusedAgain { key },
         Event::Closed(close(NESTEROV, CloseReason::AllContributed { members: 1 })),
         Event::Closed(close(
             OuterStep::Adopt { momentum: 0.9 },
@@ -184,6 +192,7 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
         FreedCause::NotFinite,
         FreedCause::Goodbye,
         FreedCause::Evicted,
+        FreedCause::Refused,
         FreedCause::RunEnding,
         FreedCause::Restored,
     ] {
@@ -199,6 +208,10 @@ fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> V
         RefusedBecause::Replaced,
         RefusedBecause::Gate,
         RefusedBecause::NotFinite,
+        RefusedBecause::Norm {
+            norm: norm(1e9),
+            bound: norm(1.0 / 3.0),
+        },
         RefusedBecause::RunEnding,
         RefusedBecause::TooSlow,
     ] {
@@ -220,6 +233,8 @@ fn orders(key: ReplicaKey) -> Vec<Event> {
     let site = || "lumi".parse::<SiteName>().unwrap();
     vec![
         Event::Paused(Pause::Operator(why())),
+        Event::Paused(Pause::Norms(vec![replica("lumi/r0"), replica("lumi/r1")])),
+        Event::Paused(Pause::Refusals(vec![replica("lumi/r0")])),
         Event::Resumed { why: why() },
         Event::Drained {
             site: site(),
@@ -337,6 +352,14 @@ fn member(name: &str, presence: Presence, decided: Option<(Hash, Verdict)>) -> R
             exchange_ms: 9,
             upload_bytes_per_s: Some(10),
         }),
+        setback: live.then_some(Setback {
+            form: 1,
+            norm: 2,
+            not_finite: 3,
+            excess: norm(4.5),
+            last: Generation(1),
+            until: Generation(3),
+        }),
         evicted: (!live).then(|| "it breaks things".to_owned()),
     }
 }
@@ -407,6 +430,20 @@ fn attempts() -> Attempts {
     Attempts::from([(Position(30), attempt)])
 }
 
+fn asked() -> Evaluation {
+    Evaluation {
+        generation: Generation(1),
+        asked: Some(ReplicaKey(0)),
+    }
+}
+
+fn norms() -> Norms {
+    Norms {
+        recent: vec![(Steps(4), norm(0.7)), (Steps(1), norm(1e-3))],
+        raised: Some((norm(16.5), 40)),
+    }
+}
+
 fn orders_in_force() -> Orders {
     Orders {
         paused: Some(Pause::Operator("wait".to_owned())),
@@ -457,15 +494,13 @@ pub fn rich_state() -> State {
             times: BTreeMap::from([(ReplicaKey(1), times())]),
         }],
         evaluations: Evaluations {
-            due: Some(Evaluation {
-                generation: Generation(1),
-                asked: Some(ReplicaKey(0)),
-            }),
+            due: Some(asked()),
             done: vec![(Generation(0), 0.1 + 0.7, Tokens(640))],
         },
         last_incarnation: Incarnation(5),
         last_lease: LeaseId(2),
         last_contribution: ContributionNo(4),
+        norms: norms(),
         orders: orders_in_force(),
         ending: Some(EndReason::Tokens),
         ended: true,
