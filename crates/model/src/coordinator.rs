@@ -347,6 +347,9 @@ impl Rules<'_> {
 /// A process that may yet contribute has trained from its lease's front on, and nothing else.
 fn strays(world: &World, name: usize, which: Which) -> Option<String> {
     let process = world.process(name, which)?;
+    if process.weights.len() > world.weights.len() {
+        return Some(format!("{name} trained {:?}", process.weights));
+    }
     let (work, caller) = (process.work.as_ref()?, process.caller.as_ref()?);
     let (_, replica) = world.twin.find(&caller.replica)?;
     let lease = world.twin.leases.get(&work.lease)?;

@@ -5,7 +5,7 @@ use crate::coordinator::Rules;
 use crate::seen::{Notes, Seen};
 use crate::world::{Action, World, spec};
 use hansa_protocol::RunSpec;
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -77,7 +77,12 @@ pub fn explore(bounds: Bounds) -> Report {
         bounds,
         seen: Arc::clone(&seen),
     };
-    let checker = core.checker().threads(bounds.jobs).spawn_dfs().join();
+    let checker = core
+        .checker()
+        .threads(bounds.jobs)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_dfs()
+        .join();
     let broken = checker.discovery(HOLDS).and_then(|path| {
         let (number, what) = path.last_state().broken.clone()?;
         let way = path

@@ -70,9 +70,9 @@ fn two_replicas_train_each_window_once_whatever_goes_wrong_once() {
 }
 
 #[test]
-fn two_replicas_train_each_window_once_whatever_goes_wrong_twice() {
-    let faults = if large() { 3 } else { 2 };
-    let report = holds(bounds(2, 2, 2, faults));
+fn a_replica_and_its_successors_train_each_window_once_whatever_goes_wrong_twice() {
+    let replicas = if large() { 2 } else { 1 };
+    let report = holds(bounds(replicas, 2, 2, 2));
     reaches(
         &report,
         &[
