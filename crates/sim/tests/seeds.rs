@@ -17,7 +17,7 @@ fn story(seed: u64, mutation: Option<Mutation>) -> String {
 #[test]
 fn every_seed_trains_everything_once_and_ends() {
     let mut seen = Seen::default();
-    for seed in 0..400 {
+    for seed in 0..1000 {
         let report = run(seed, Options::default());
         assert!(report.failure.is_none(), "{}", story(seed, None));
         seen.add(&report.seen);
@@ -43,6 +43,12 @@ fn windows_trained_to_the_same_bytes_under_a_new_lease_can_be_announced() {
 #[test]
 fn a_payload_stays_until_no_checkpoint_names_it() {
     passes(2089);
+}
+
+#[test]
+fn what_is_refused_again_takes_no_lease_from_under_another_contribution() {
+    passes(742);
+    passes(3196);
 }
 
 #[test]

@@ -62,7 +62,8 @@ impl Machine {
     fn set_back(&mut self, now: MonoMs, key: ReplicaKey) -> Result<(), Refusal> {
         let setback = self.replica(key)?.setback.unwrap_or_default();
         if setback.until > self.state.round.base {
-            self.lose_lease(key, FreedCause::Refused, Windows(0))?;
+            // With what a predecessor announced under it, if this is the answer to another.
+            self.free_lease(key, FreedCause::Refused)?;
         }
         self.close_if_due(now)?;
         self.pause_if_refused()
