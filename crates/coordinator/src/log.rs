@@ -1,16 +1,12 @@
 //! What people read of what happens: one line for each event that matters. Never here: how long lines
 //! are kept, or where they go.
 
+use hansa_base::ReplicaKey;
 use hansa_protocol::{Event, Machine, Pause, Steal};
 
 /// One line for each event that people care about.
 pub(crate) fn log(machine: &Machine, event: &Event) {
-    let name = |key: &hansa_base::ReplicaKey| {
-        let replica = machine.state().replica(*key);
-        replica
-            .map(|replica| replica.id.to_string())
-            .unwrap_or_default()
-    };
+    let name = |key| name(machine, key);
     match event {
         Event::Registered {
             id,
@@ -37,16 +33,6 @@ pub(crate) fn log(machine: &Machine, event: &Event) {
             let positions = positions.join(", ");
             tracing::error!(%positions, "quarantined: lost too often with who trained them");
         }
-        Event::Paused(pause @ (Pause::Norms(_) | Pause::Refusals(_))) => {
-            tracing::error!(reason = %pause, "the run is paused");
-        }
-        Event::Paused(pause) => tracing::info!(reason = %pause, "the run is paused"),
-        Event::Resumed { why } => tracing::info!(%why, "the run goes on"),
-        Event::Drained { site, why } => tracing::info!(%site, %why, "the site is drained"),
-        Event::Undrained { site, why } => tracing::info!(%site, %why, "the site may come back"),
-        Event::Evicted { key, why } => tracing::info!(replica = name(key), %why, "evicted"),
-        Event::Readmitted { key, why } => tracing::info!(replica = name(key), %why, "let in again"),
-        Event::Stopping { why } => tracing::info!(%why, "the run ends after the open round"),
         Event::LetOut { windows } => tracing::info!(?windows, "let out of quarantine"),
         Event::RefusedAgain { key } => {
             tracing::warn!(replica = name(key), "trained again what had been refused");
@@ -73,6 +59,31 @@ pub(crate) fn log(machine: &Machine, event: &Event) {
         Event::Restored { timeline } => tracing::warn!(%timeline, "restored from a backup"),
         Event::Ending(reason) => tracing::info!(%reason, "the run is ending"),
         Event::Ended => tracing::info!("the run is over"),
+        order => log_order(machine, order),
+    }
+}
+
+/// What operators ordered, and what only they can mend.
+fn log_order(machine: &Machine, event: &Event) {
+    let name = |key| name(machine, key);
+    match event {
+        Event::Paused(pause @ (Pause::Norms(_) | Pause::Refusals(_))) => {
+            tracing::error!(reason = %pause, "the run is paused");
+        }
+        Event::Paused(pause) => tracing::info!(reason = %pause, "the run is paused"),
+        Event::Resumed { why } => tracing::info!(%why, "the run goes on"),
+        Event::Drained { site, why } => tracing::info!(%site, %why, "the site is drained"),
+        Event::Undrained { site, why } => tracing::info!(%site, %why, "the site may come back"),
+        Event::Evicted { key, why } => tracing::info!(replica = name(key), %why, "evicted"),
+        Event::Readmitted { key, why } => tracing::info!(replica = name(key), %why, "let in again"),
+        Event::Stopping { why } => tracing::info!(%why, "the run ends after the open round"),
         _ => {}
     }
+}
+
+fn name(machine: &Machine, key: &ReplicaKey) -> String {
+    let replica = machine.state().replica(*key);
+    replica
+        .map(|replica| replica.id.to_string())
+        .unwrap_or_default()
 }

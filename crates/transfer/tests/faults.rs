@@ -2,11 +2,12 @@
 //! travels again is counted by the network itself.
 #![allow(clippy::unwrap_used)]
 
-mod server;
+mod common;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use common::{CHUNK, TestServer};
 use hansa_base::RetryPolicy;
 use hansa_store::Manifest;
 use hansa_testkit::{Shape, ShapingProxy, Way};
@@ -14,7 +15,6 @@ use hansa_transfer::{
     Bandwidth, Client, Downloaded, Endpoint, HttpVersion, LaneLimits, Proxy, Route, TransferError,
     TransferOptions, Uploaded, download, upload,
 };
-use server::{CHUNK, TestServer};
 
 const LANES: u64 = 3;
 /// Handshakes, heads and what TLS adds: for each connection, and for all.

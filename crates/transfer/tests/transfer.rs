@@ -1,19 +1,19 @@
 //! Client against a real HTTPS server over a real store: cuts, flipped bytes, strangers.
 #![allow(clippy::unwrap_used)]
 
-mod server;
+mod common;
 
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use common::{CHUNK, TestServer};
 use hansa_base::RetryPolicy;
 use hansa_store::Manifest;
 use hansa_transfer::{
     Client, Downloaded, Endpoint, Fingerprint, LaneLimits, Progress, Token, TransferError,
     TransferOptions, Trust, Uploaded, download, upload,
 };
-use server::{CHUNK, TestServer};
 
 const CHUNKS: usize = 12;
 

@@ -128,20 +128,6 @@ pub fn every_event() -> Vec<Event> {
             key,
             because: ExcusedBecause::NoProgress,
         },
-        Event::Stolen(Steal {
-            from: LeaseId(1),
-            mark: Windows(9),
-            windows: Windows(4),
-            lease,
-            key,
-            incarnation,
-        }),
-        Event::Revived {
-            key,
-            incarnation,
-            windows: Windows(6),
-        },
-        Event::Absolved { key },
         Event::Announced {
             no,
             key,
@@ -162,10 +148,31 @@ pub fn every_event() -> Vec<Event> {
             },
         )),
     ];
+    events.extend(events_of_leases(key, lease));
     events.extend(events_of_generations(key));
     events.extend(events_with_reasons(key, no, lease));
     events.extend(orders(key));
     events
+}
+
+fn events_of_leases(key: ReplicaKey, lease: LeaseId) -> Vec<Event> {
+    let incarnation = Incarnation(5);
+    vec![
+        Event::Stolen(Steal {
+            from: LeaseId(1),
+            mark: Windows(9),
+            windows: Windows(4),
+            lease,
+            key,
+            incarnation,
+        }),
+        Event::Revived {
+            key,
+            incarnation,
+            windows: Windows(6),
+        },
+        Event::Absolved { key },
+    ]
 }
 
 fn events_with_reasons(key: ReplicaKey, no: ContributionNo, lease: LeaseId) -> Vec<Event> {
