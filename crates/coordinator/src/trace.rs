@@ -279,6 +279,7 @@ fn target(spec: &RunSpec, subject: &Subject, space: &BlockSpace) -> Option<Span>
 
 fn about(state: &State, event: &Event, spec: &RunSpec) -> Option<About> {
     about_lease(state, event)
+        .or_else(|| changed_hands(state, event))
         .or_else(|| about_contribution(state, event))
         .or_else(|| about_quarantine(state, event, spec))
 }
@@ -361,6 +362,33 @@ fn about_contribution(state: &State, event: &Event) -> Option<About> {
         replica: Some(name(state, contribution.key)),
         spans: contribution.parts.spans.clone(),
         detail: format!("contribution {}{because}", short(contribution.id)),
+    })
+}
+
+/// Positions that went from one to another, or back to who had them.
+fn changed_hands(state: &State, event: &Event) -> Option<About> {
+    let (what, key, spans, detail) = match event {
+        Event::Stolen(steal) => {
+            let victim = state.leases.get(&steal.from)?;
+            let keeps = Windows(victim.left().0.saturating_sub(steal.windows.0));
+            let (_, tail) = Span::split(&victim.spans, keeps);
+            let (from, whose) = (steal.from, name(state, victim.key));
+            let detail = format!("in lease {}, from {whose}'s lease {from}", steal.lease);
+            ("stolen", steal.key, tail, detail)
+        }
+        Event::Revived { key, windows, .. } => {
+            let lost = state.replica(*key)?.lost.as_ref()?;
+            let (head, _) = Span::split(&lost.lease.spans, *windows);
+            let detail = format!("in lease {}: its holder was heard of", lost.lease.id);
+            ("revived", *key, head, detail)
+        }
+        _ => return None,
+    };
+    Some(About {
+        what,
+        replica: Some(name(state, key)),
+        spans,
+        detail,
     })
 }
 

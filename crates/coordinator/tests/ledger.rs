@@ -383,6 +383,17 @@ fn every_forgery_is_named_with_its_record_and_event() {
             parts: stolen.parts.clone(),
         }]
     });
+    forged(7, "crosses its victim's mark", |book, lumi, _| {
+        let victim = book.state().lease_of(ReplicaKey(1)).unwrap();
+        vec![Event::Stolen(Steal {
+            from: victim.id,
+            mark: victim.mark,
+            windows: victim.left(),
+            lease: book.state().last_lease.next(),
+            key: ReplicaKey(0),
+            incarnation: lumi.incarnation,
+        })]
+    });
     forged(8, "fenced", |book, lumi, _| {
         let span = Span::new(24, 28);
         vec![granted(lease_of(book, 1), 1, lumi.incarnation, span)]

@@ -55,7 +55,10 @@ fn a_lease_is_lost_and_retrained_while_its_first_holder_comes_back_in_the_same_r
     tale.site("a").online = true;
     tale.pass(2, &["a", "c"]);
     assert_eq!(tale.story.state().current.generation.0, 0);
-    assert!(matches!(voids(&mut tale, "a")[..], [Void::LeaseLost(_)]));
+    assert!(matches!(
+        voids(&mut tale, "a")[..],
+        [Void::LeaseLost(Some(FreedCause::LeaseExpired))]
+    ));
     tale.pass(200, &["a", "b", "c"]);
     assert!(tale.story.state().ended);
     tale.all_is_committed();

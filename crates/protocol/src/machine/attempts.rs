@@ -7,7 +7,7 @@
 use super::Machine;
 use crate::attempts::{Attempt, pieces};
 use crate::{Event, Ownership, Refusal, Span};
-use hansa_base::{MonoMs, Windows};
+use hansa_base::{MonoMs, ReplicaKey, Windows};
 
 /// What was lost so often is tried only when nothing else is free.
 const LOST_OFTEN: u32 = 2;
@@ -45,6 +45,16 @@ impl Machine {
             }
             _ => chosen,
         }
+    }
+
+    /// True if a lease holds what is tried alone: nothing may come beside it.
+    pub(super) fn holds_suspects(&self, key: ReplicaKey) -> bool {
+        let spans = self.state.lease_of(key).map(|lease| &lease.spans);
+        let mut pieces = spans
+            .into_iter()
+            .flatten()
+            .flat_map(|span| pieces(&self.state.attempts, *span));
+        pieces.any(|(_, attempt)| attempt.is_some_and(|a| a.count() >= LOST_OFTEN))
     }
 
     /// Takes windows out that were lost alone, often, and by more than one replica.

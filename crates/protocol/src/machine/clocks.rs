@@ -3,7 +3,7 @@
 
 use super::deadlines::Deadlines;
 use super::upload::{Upload, uploads};
-use crate::{GraceRule, PhaseTimes, Progress, RoundSummary, RunSpec, State};
+use crate::{GraceRule, PhaseTimes, Progress, RoundPhase, RoundSummary, RunSpec, State};
 use hansa_base::{ContributionNo, MonoMs, ReplicaKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(super) struct Clocks {
     pub evaluation: Option<MonoMs>,
     /// Announced contributions whose bytes are awaited.
     pub uploads: BTreeMap<ContributionNo, Upload>,
+    /// Until then each loss is one of many: they end within a heartbeat's interval of each other.
+    pub many_until: MonoMs,
     /// The last tick: a long gap is a stall of the coordinator itself.
     pub ticked: MonoMs,
 }
@@ -40,7 +42,7 @@ impl Clocks {
         Self {
             work: Deadlines::all(holders.chain(members), work),
             sessions: Deadlines::all(state.live().map(|(key, _)| key), session),
-            grace: (!state.round.staged.is_empty()).then(|| now.after(grace(spec, state))),
+            grace: waits_for_more(state).then(|| now.after(grace(spec, state))),
             window: None,
             // Whoever has a plan may be training by it.
             started: state.awaited().map(|(key, _)| (key, now)).collect(),
@@ -50,6 +52,7 @@ impl Clocks {
                 .due
                 .map(|_| now.after(timing.evaluation_budget)),
             uploads: uploads(spec, state, now),
+            many_until: MonoMs(0),
             ticked: now,
         }
     }
@@ -108,6 +111,11 @@ pub(super) fn clamped(spec: &RunSpec, ttl_s: f64) -> Duration {
     // A measured time comes from the network: clamp before it becomes a duration.
     let (least, most) = (timing.ttl_min.as_secs_f64(), timing.ttl_max.as_secs_f64());
     Duration::from_secs_f64(ttl_s.clamp(least, most))
+}
+
+/// True if the open round has something, and would take more.
+fn waits_for_more(state: &State) -> bool {
+    state.round.phase == RoundPhase::Open && !state.round.staged.is_empty()
 }
 
 /// Rounds that an adaptive grace window looks back on, and observations that it needs.

@@ -229,6 +229,7 @@ impl Machine {
             at_risk,
         })?;
         self.clocks.work.remove(key);
+        self.clocks.started.remove(&key);
         self.reported.remove(&lease);
         self.quarantine_poison()
     }

@@ -11,6 +11,7 @@ impl Machine {
         let key = self.authenticate(now, &heartbeat.caller)?;
         let progress = heartbeat.progress;
         let progressed = self.note_progress(now, key, progress);
+        let lost = self.replica(key)?.lost.as_ref().map(|lost| lost.cause);
         if let (true, Some((lease, cursor))) = (progressed, heartbeat.at) {
             self.revive(now, key, lease, cursor)?;
         }
@@ -28,7 +29,7 @@ impl Machine {
         let waiting = progress.activity == Activity::Waiting && !paused;
         Ok(Reply::Standing(Standing {
             lease: self.state.lease_of(key).map(crate::Lease::view),
-            lost: self.replica(key)?.lost.as_ref().map(|lost| lost.cause),
+            lost: lost.filter(|_| self.state.lease_of(key).is_none()),
             current: self.state.current,
             merging: self.state.round.phase != RoundPhase::Open,
             ending: self.state.ending,

@@ -106,6 +106,9 @@ impl Machine {
             .state
             .lease_of(key)
             .map_or(Windows(0), crate::Lease::left);
+        if self.holds_suspects(key) {
+            return Ok(());
+        }
         let missing = wanted.windows.0.saturating_sub(held.0);
         let block = if wanted.last {
             1

@@ -26,6 +26,7 @@ impl Machine {
             .extend(payloads.into_iter().map(Effect::DropUpload));
         self.clocks.evaluation = None;
         self.clocks.started.clear();
+        self.clocks.grace = None;
         self.end_epoch(now)?;
         if self.state.ending.is_none() {
             self.carry_members_over(now, &members)?;

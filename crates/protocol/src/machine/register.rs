@@ -27,7 +27,13 @@ impl Machine {
             return Err(Refusal::RunOver(reason));
         }
         let standing = self.standing_of(now, &register)?;
-        if !matches!(standing, Standing::Repeated(_)) {
+        // Who carries on for one that lives finishes what that had begun; it is told to leave then.
+        let carries_on = match standing {
+            Standing::Repeated(_) => true,
+            Standing::Fresh(_) => false,
+            Standing::Successor(key) => self.replica(key)?.presence == Presence::Live,
+        };
+        if !carries_on {
             self.may_enter(&register.replica)?;
         }
         let key = match standing {

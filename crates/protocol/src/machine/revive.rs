@@ -31,6 +31,7 @@ impl Machine {
             windows,
         })?;
         self.renew(now, key);
+        self.clocks.started.entry(key).or_insert(now);
         Ok(())
     }
 

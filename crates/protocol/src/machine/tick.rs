@@ -33,11 +33,27 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// True if half of all leases or more end now, and more than one: that is nobody's data.
-    fn many_end_at_once(&self, now: MonoMs) -> bool {
-        let gone = self.clocks.sessions.over(now);
+    /// True if half of all leases or more end now, and more than one: that is nobody's data. Replicas
+    /// that an outage cut off at one moment were last heard of within a heartbeat's interval, so
+    /// their deadlines are so far apart.
+    fn many_end_at_once(&mut self, now: MonoMs) -> bool {
+        let interval = self.spec.timing.heartbeat_every();
+        let nobody = self.clocks.work.over(now).next().is_none()
+            && self.clocks.sessions.over(now).next().is_none();
+        if nobody || now < self.clocks.many_until {
+            return !nobody;
+        }
+        let many = self.many_end_by(now.after(interval));
+        if many {
+            self.clocks.many_until = now.after(interval);
+        }
+        many
+    }
+
+    fn many_end_by(&self, end: MonoMs) -> bool {
+        let gone = self.clocks.sessions.over(end);
         let of_the_gone = gone.filter_map(|key| self.state.replica(key)?.lease);
-        let stuck = self.clocks.work.over(now);
+        let stuck = self.clocks.work.over(end);
         let stuck = stuck.filter_map(|key| self.state.replica(key)?.lease);
         let ending: BTreeSet<LeaseId> = stuck.chain(of_the_gone).collect();
         ending.len() > 1 && ending.len() * 2 >= self.state.leases.len()

@@ -91,6 +91,9 @@ impl Machine {
         let Some((no, contribution)) = self.state.contribution(id) else {
             return Err(Refusal::UnknownContribution(id));
         };
+        if contribution.stage == Stage::Staged {
+            return Ok(Reply::Done);
+        }
         let (key, all) = (contribution.key, contribution.parts.bytes);
         if let Some(upload) = self.clocks.uploads.get_mut(&no) {
             upload.advance(&self.spec, now, bytes, all);
