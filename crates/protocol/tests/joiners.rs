@@ -169,3 +169,30 @@ fn who_had_little_to_train_does_not_start_the_clock_for_those_who_have_more() {
     let reason = CloseReason::GraceOver { staged, members };
     assert_eq!(record.reason, reason, "now it is");
 }
+
+#[test]
+fn a_grace_window_does_not_outlive_its_round() {
+    let mut story = running(|_| {});
+    story.contribute("a");
+    story.restart(3);
+    story.merge();
+    story.grant("a");
+    // Longer than the window was.
+    story.pass(10, &["a"]);
+    story.register("late");
+    let answer = story.ask("late");
+    assert!(matches!(answer, LeaseAnswer::Train(_)), "{answer:?}");
+}
+
+#[test]
+fn one_who_begins_again_is_not_taken_for_nearly_done() {
+    let mut story = running(|_| {});
+    story.pass(18, &["a"]);
+    story.goodbye("a");
+    story.register("a");
+    story.grant("a");
+    story.pass(4, &["a"]);
+    story.register("late");
+    let answer = story.ask("late");
+    assert!(matches!(answer, LeaseAnswer::Train(_)), "{answer:?}");
+}

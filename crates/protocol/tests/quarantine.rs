@@ -155,3 +155,40 @@ fn a_staged_contribution_clears_its_positions() {
     tries(&mut story, "b", false);
     assert!(story.state().attempts.is_empty());
 }
+
+#[test]
+fn an_outage_that_ends_leases_within_a_heartbeat_of_each_other_is_nobodys_data() {
+    let mut story = Story::new();
+    for name in ["a", "b"] {
+        story.register(name);
+        story.grant(name);
+    }
+    story.pass(1, &["a"]);
+    story.pass(1, &["b"]);
+    story.pass(19, &[]);
+    for name in ["a", "b"] {
+        let tally = story.replica(name).tally;
+        assert_eq!((tally.reclaimed, tally.failed), (Windows(4), Windows(0)));
+    }
+}
+
+#[test]
+fn what_is_tried_alone_stays_alone_in_the_next_round() {
+    let mut story = Story::with(|spec| spec.digest.windows = Windows(8));
+    story.register("b");
+    for name in ["hung", "hung-too"] {
+        story.register(name);
+        story.grant(name);
+        story.pass(8, &["b"]);
+    }
+    assert_eq!(story.grant("b").lease.spans, [span(4, 8)]);
+    story.register("c");
+    let alone = story.grant("c");
+    assert_eq!(alone.lease.spans, [span(0, 2)]);
+    let parts = story.parts(&alone, 1);
+    story.announce("c", &parts).unwrap();
+    story.complete(parts.id()).unwrap();
+    story.goodbye("b");
+    story.merge();
+    assert_eq!(story.grant("c").lease.spans, [span(1, 2)]);
+}
