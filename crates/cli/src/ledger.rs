@@ -144,6 +144,8 @@ fn sites_table(sites: &[SiteShare]) -> Table {
         "committed",
         "share",
         "lost",
+        "revived",
+        "taken over",
         "given back",
         "refused",
     ];
@@ -157,6 +159,8 @@ fn sites_table(sites: &[SiteShare]) -> Table {
             ui::count(site.committed),
             format!("{share:.1} %"),
             ui::count(site.reclaimed),
+            ui::count(site.revived),
+            ui::count(site.stolen),
             ui::count(site.released),
             ui::count(site.refused),
         ]);

@@ -18,7 +18,7 @@ use hansa_base::{Generation, MonoMs};
 use hansa_protocol::{
     CloseRecord, Command, Effect, Event, Machine, Merged, Outcome, Refusal, Reply,
 };
-use hansa_store::{DataDir, Journal, Record, Snapshot, UploadId};
+use hansa_store::{DataDir, Journal, Record, Seq, Snapshot, UploadId};
 use hansa_wire::journal::{Entry, Events, GenerationFiles};
 use hansa_wire::status::Status;
 use tokio::sync::oneshot;
@@ -148,6 +148,8 @@ struct Turn {
     queries: Vec<Query>,
     effects: Vec<Effect>,
     snapshot: Option<Snapshot>,
+    /// What the gate looked at, and what was decided of it.
+    looked_at: Vec<(LookedAt, Vec<Event>)>,
     published: bool,
     fatal: Option<Error>,
 }
@@ -167,7 +169,8 @@ impl Actor {
             machine,
             files,
         } = run;
-        let snapshots = Snapshots::new(journal.last_seq());
+        let newest = journal.latest_snapshot().ok().flatten();
+        let snapshots = Snapshots::new(newest.map_or(Seq(0), |snapshot| snapshot.seq));
         let farewell = Farewell::new(&shell, machine.state());
         let refused = Refused::load(&shell.data_dir);
         let actor = Self {
@@ -282,7 +285,7 @@ impl Actor {
                 };
                 let outcome = self.machine.handle(self.now(), command);
                 if let Some(looked_at) = looked_at {
-                    self.refused.keep(&self.shell, &looked_at, &outcome.events);
+                    turn.looked_at.push((looked_at, outcome.events.clone()));
                 }
                 if let (Some(replica), Err(Refusal::RunOver(_))) = (newcomer, &outcome.reply) {
                     self.farewell.told(replica);
@@ -355,6 +358,9 @@ impl Actor {
     fn finish_turn(&mut self, turn: Turn) -> Result<(), Error> {
         self.journal.append_batch(&turn.records)?;
         self.snapshots.appended(&turn.records);
+        for (looked_at, events) in &turn.looked_at {
+            self.refused.keep(&self.shell, looked_at, events);
+        }
         for (answer, reply) in turn.answers {
             // Who asked may have gone; it will ask again.
             let _ = answer.send(reply);

@@ -27,7 +27,7 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    /// After a start from record `at`.
+    /// After a start from the snapshot at record `at`, 0 if there was none.
     pub const fn new(at: Seq) -> Self {
         Self {
             at,

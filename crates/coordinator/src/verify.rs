@@ -61,6 +61,10 @@ pub struct SiteShare {
     pub committed: u64,
     /// Lost with them.
     pub reclaimed: u64,
+    /// Of what was lost, theirs again as nobody else had begun with it.
+    pub revived: u64,
+    /// Taken over by others while it was leased to them.
+    pub stolen: u64,
     /// Given back by them.
     pub released: u64,
     /// Contributions of theirs that were refused after they were announced.
@@ -77,6 +81,8 @@ fn sites(state: &State) -> Vec<SiteShare> {
         site.granted += replica.tally.granted.0;
         site.committed += replica.tally.committed.0;
         site.reclaimed += replica.tally.reclaimed.0;
+        site.revived += replica.tally.revived.0;
+        site.stolen += replica.tally.stolen.0;
         site.released += replica.tally.released.0;
         site.refused += u64::from(replica.tally.refused);
     }

@@ -23,8 +23,8 @@ fn large() -> bool {
 fn holds(bounds: Bounds) -> Report {
     let report = explore(bounds);
     eprintln!(
-        "{bounds:?}: {} states, {} transitions, up to {} steps deep",
-        report.states, report.transitions, report.depth
+        "{bounds:?}: {} states, {} transitions, up to {} steps deep: {:?}",
+        report.states, report.transitions, report.depth, report.seen
     );
     assert!(report.broken.is_none(), "{:#?}", report.broken);
     assert!(report.ends, "no epoch ends");
@@ -46,6 +46,8 @@ fn two_replicas_train_each_window_once_whatever_goes_wrong_once() {
     let faults = if large() { 2 } else { 1 };
     let report = holds(bounds(2, 4, 2, faults));
     let what = [
+        "revival",
+        "absolution",
         "takeover with a lease",
         "second process of a name",
         "start from the older checkpoint",
