@@ -80,7 +80,9 @@ const TRY_LATER: u8 = 75;
 /// For job scripts in a chain: whether the next job has anything to do.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref() {
-        Some(hansa_session::Error::Away { .. }) => ExitCode::from(TRY_LATER),
+        Some(hansa_session::Error::Away { .. } | hansa_session::Error::Unreachable { .. }) => {
+            ExitCode::from(TRY_LATER)
+        }
         _ => ExitCode::FAILURE,
     }
 }

@@ -230,6 +230,7 @@ fn members_table(replicas: &[ReplicaStatus]) -> comfy_table::Table {
             or_dash(
                 replica
                     .phase_windows
+                    .filter(|_| replica.activity.as_deref() == Some("training"))
                     .map(|all| format!("{}/{all}", replica.counter)),
             ),
             or_dash(replica.loss.map(|loss| format!("{loss:.3}"))),

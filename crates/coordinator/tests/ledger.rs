@@ -394,6 +394,12 @@ fn every_forgery_is_named_with_its_record_and_event() {
             incarnation: lumi.incarnation,
         })]
     });
+}
+
+/// The same for invariants about the order of things.
+#[test]
+fn every_forgery_of_what_follows_what_is_named_with_its_record_and_event() {
+    let lease_of = |book: &Book, key| book.state().lease_of(ReplicaKey(key)).unwrap().id;
     forged(8, "fenced", |book, lumi, _| {
         let span = Span::new(24, 28);
         vec![granted(lease_of(book, 1), 1, lumi.incarnation, span)]

@@ -1,6 +1,7 @@
 //! The signals that ask a job to end.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -9,32 +10,59 @@ use tokio::sync::Semaphore;
 use crate::error::Error;
 
 /// SIGTERM (a system that shuts down), SIGUSR1 (Slurm's `--signal`), SIGINT (Ctrl-C).
-pub(crate) struct Signals(Option<[Signal; 3]>);
+pub(crate) struct Signals {
+    streams: Option<[Signal; 3]>,
+    last: Option<Instant>,
+}
+
+/// Signals so close to each other are one: `timeout` and `scancel` signal a process and its group.
+const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
 impl Signals {
     pub fn listen(wanted: bool) -> Result<Self, Error> {
         if !wanted {
-            return Ok(Self(None));
+            return Ok(Self {
+                streams: None,
+                last: None,
+            });
         }
         let on = |kind| signal(kind).map_err(Error::system("listen for signals"));
-        Ok(Self(Some([
+        let streams = [
             on(SignalKind::terminate())?,
             on(SignalKind::user_defined1())?,
             on(SignalKind::interrupt())?,
-        ])))
+        ];
+        Ok(Self {
+            streams: Some(streams),
+            last: None,
+        })
     }
 
     /// The next one; never, if none are listened for.
     pub async fn next(&mut self) {
-        let Some([terminate, user, interrupt]) = &mut self.0 else {
+        let Some([terminate, user, interrupt]) = &mut self.streams else {
             return std::future::pending().await;
         };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = user.recv() => {}
-            _ = interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = user.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if !is_again(&mut self.last, Instant::now()) {
+                return;
+            }
         }
     }
+}
+
+/// True if a signal at this moment is one with the last; else it is the last from now on.
+fn is_again(last: &mut Option<Instant>, now: Instant) -> bool {
+    let again = last.is_some_and(|last| now.saturating_duration_since(last) < ONE_SIGNAL);
+    if !again {
+        *last = Some(now);
+    }
+    again
 }
 
 /// Every way in which a session is asked to stop.
@@ -56,5 +84,18 @@ impl Stops {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_to_a_process_and_its_group_are_one_and_a_later_one_is_another() {
+        let (mut last, first) = (None, Instant::now());
+        assert!(!is_again(&mut last, first));
+        assert!(is_again(&mut last, first + Duration::from_millis(2)));
+        assert!(!is_again(&mut last, first + Duration::from_secs(1)));
     }
 }

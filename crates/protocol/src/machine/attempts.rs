@@ -94,14 +94,15 @@ impl Machine {
         if windows.is_empty() {
             windows = self.state.quarantine.keys().copied().collect();
         }
+        if self.state.quarantine.is_empty() && windows.is_empty() {
+            let what = "no window is quarantined".to_owned();
+            return Err(Refusal::Pointless { what });
+        }
         let inside = |window: &&u64| !self.state.quarantine.contains_key(*window);
         if let Some(window) = windows.iter().find(inside) {
             return Err(Refusal::NotQuarantined(*window));
         }
-        if !windows.is_empty() {
-            self.emit(Event::LetOut { windows })?;
-        }
-        Ok(())
+        self.emit(Event::LetOut { windows })
     }
 }
 
