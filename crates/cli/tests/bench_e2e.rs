@@ -15,9 +15,17 @@ fn bench(arguments: &[&str]) -> Output {
 
 #[test]
 fn merges_of_a_tiny_model_are_measured_beside_their_floor() {
+    for codec in ["f32", "bf16", "int8"] {
+        measure(codec);
+    }
+}
+
+fn measure(codec: &str) {
     let output = bench(&[
         "--model",
         "tiny",
+        "--codec",
+        codec,
         "--contributions",
         "1,5",
         "--threads",
@@ -50,7 +58,7 @@ fn what_cannot_be_measured_is_refused_with_what_can() {
     for (arguments, says) in [
         (&["--model", "gpt"][..], "qwen3-0.6b"),
         (&["--model", "tiny", "--contributions", "0"], "from 1"),
-        (&["--model", "tiny", "--codec", "fp16"], "bf16"),
+        (&["--model", "tiny", "--codec", "fp16"], "int8"),
     ] {
         let output = bench(arguments);
         let errors = String::from_utf8(output.stderr).unwrap();

@@ -19,9 +19,10 @@ mod error;
 mod files;
 mod journal;
 mod manifest;
+mod tree;
 mod upload;
 
-pub use blob::{Blob, BlobStore, BlobWriter, Bring};
+pub use blob::{Blob, BlobStore, BlobWriter, Bring, HashingWriter};
 pub use data_dir::DataDir;
 pub use error::{Damage, StoreError};
 pub use journal::{Journal, Record, Records, Seq, Snapshot, StoredRecord};
