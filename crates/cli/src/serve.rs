@@ -6,7 +6,7 @@ use crate::ui;
 use crate::ui::{note, out};
 use anyhow::Context as _;
 use clap::Args;
-use hansa_coordinator::{Coordinator, Listen, Options, Scope, Summary};
+use hansa_coordinator::{BulkCaps, Coordinator, Listen, Options, Scope, Summary};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,12 @@ pub struct Arguments {
     /// again. Takes as much disk as everything that was ever exchanged.
     #[arg(long)]
     keep_all: bool,
+    /// Let uploads and downloads of all replicas together take at most so many Mbit/s.
+    #[arg(long, value_name = "MBIT", value_parser = ui::positive)]
+    bulk_mbit: Option<f64>,
+    /// The same for each replica.
+    #[arg(long, value_name = "MBIT", value_parser = ui::positive)]
+    bulk_mbit_per_replica: Option<f64>,
     /// Print what happens as JSON lines on stdout.
     #[arg(long)]
     json: bool,
@@ -37,6 +43,10 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut options = Options::new(&arguments.recipe, &arguments.data);
     options.keep_all = arguments.keep_all;
+    options.bulk = BulkCaps {
+        all_mbit: arguments.bulk_mbit,
+        replica_mbit: arguments.bulk_mbit_per_replica,
+    };
     let opened = tokio::task::spawn_blocking(move || Coordinator::open(options));
     let coordinator = opened.await.context("open the run")??;
     let (name, generation) = (coordinator.recipe().name.clone(), coordinator.generation());

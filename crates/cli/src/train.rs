@@ -6,7 +6,8 @@ use crate::ui::{note, out};
 use anyhow::Context as _;
 use clap::Args;
 use hansa_base::{ReplicaId, ReplicaName, SiteName};
-use hansa_session::{EventSink, Options, Session, SessionEvent};
+use hansa_session::{EventSink, LinkOptions, Options, Session, SessionEvent};
+use hansa_transfer::HttpVersion;
 use indicatif::ProgressBar;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +37,15 @@ pub struct Arguments {
     /// Train at most this many windows per second: to play a slower site on one machine.
     #[arg(long, hide_short_help = true)]
     pace: Option<f64>,
+    /// Let uploads and downloads take at most so many Mbit/s of the site's link, together.
+    #[arg(long, value_name = "MBIT", value_parser = ui::positive)]
+    bulk_mbit: Option<f64>,
+    /// A folder that replicas of this site share, so that each model travels to the site once.
+    #[arg(long)]
+    cache: Option<PathBuf>,
+    /// Speak HTTP/2, where a proxy or a firewall likes that better than HTTP/1.1.
+    #[arg(long, hide_short_help = true)]
+    http2: bool,
     /// If another process trains under this name, wait until it is gone.
     #[arg(long)]
     wait_if_busy: bool,
@@ -57,6 +67,14 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut options = Options::new(endpoint, replica, arguments.corpus, state);
     options.threads = arguments.threads;
     options.pace = arguments.pace;
+    options.link = LinkOptions {
+        bulk_mbit: arguments.bulk_mbit,
+        cache: arguments.cache,
+        ..LinkOptions::default()
+    };
+    if arguments.http2 {
+        options.link.route.http = HttpVersion::Two;
+    }
     options.wait_if_busy = arguments.wait_if_busy;
     options.events = if arguments.json {
         json_lines()

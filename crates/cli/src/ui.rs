@@ -32,6 +32,14 @@ pub fn start_log() {
         .init();
 }
 
+/// For arguments that are rates.
+pub fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
+        _ => Err("a number above 0 is expected, such as 250 or 0.5".to_owned()),
+    }
+}
+
 /// For [`out`] and [`note`].
 pub fn write_line(to: &mut dyn std::io::Write, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(to, "{line}").and_then(|()| to.flush());

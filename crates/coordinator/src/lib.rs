@@ -32,7 +32,7 @@ mod verify;
 
 pub use auth::{AUTH_FILE, AuthError, Scope, add_token, issue_token, list_tokens};
 pub use error::Error;
-pub use options::{Listen, Options};
+pub use options::{BulkCaps, Listen, Options};
 pub use replay::Replayed;
 pub use report::History;
 pub use service::{Coordinator, Handle, Service, Summary};

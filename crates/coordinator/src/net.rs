@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustls::ServerConfig;
@@ -28,6 +28,10 @@ const HEADERS_MAX: Duration = Duration::from_secs(30);
 /// What a connection may buffer each way, headers included. A replica keeps several connections, so this
 /// is what the coordinator's memory grows by with the number of replicas.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// With HTTP/2: what may arrive before it is taken, requests at once, and how long a connection lives.
+const WINDOW_BYTES: u32 = 2 << 20;
+const STREAMS_MAX: u32 = 16;
+const AGE_MAX: Duration = Duration::from_secs(300);
 /// How long connections may take to finish their request when the service stops.
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
 /// After a failed accept (no file descriptors left).
@@ -117,6 +121,10 @@ async fn converse(
     match acceptor.0 {
         None => speak(stream, router, stopped).await,
         Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+            // Agreed on in the handshake: waiting to see which version comes would have no limit of time.
+            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
+                speak_two(stream, router, stopped).await;
+            }
             Ok(Ok(stream)) => speak(stream, router, stopped).await,
             // Port scanners and pinned clients of another run: not worth more than this.
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
@@ -125,20 +133,16 @@ async fn converse(
     }
 }
 
+/// HTTP/1.1.
 async fn speak<S>(stream: S, router: Router, mut stopped: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    // HTTP/1.1 alone: waiting to see which version comes would have no limit of time, nor has an idle
-    // connection of HTTP/2.
-    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-    builder
-        .http1()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .max_buf_size(BUFFER_BYTES_MAX)
-        .header_read_timeout(HEADERS_MAX);
-    let service = TowerToHyperService::new(router);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+        .header_read_timeout(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -149,6 +153,44 @@ where
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection broke");
+    }
+}
+
+/// HTTP/2. Nothing in it limits how long a connection may idle, so it is asked to end after a while; what
+/// is under way is finished, and the client takes a new one.
+async fn speak_two<S>(stream: S, router: Router, mut stopped: watch::Receiver<bool>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(HEADERS_MAX)
+        .keep_alive_timeout(HEADERS_MAX)
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_send_buf_size(BUFFER_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = either(until_stopped(&mut stopped), tokio::time::sleep(AGE_MAX)) => {
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(AGE_MAX, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    tokio::select! {
+        () = one => {}
+        () = other => {}
     }
 }
 

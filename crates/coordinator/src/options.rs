@@ -22,6 +22,17 @@ pub struct Options {
     /// Nothing is deleted: every generation and every contribution stays, so that all merges can be
     /// done again from the first on. Older generations are kept, but still not served.
     pub keep_all: bool,
+    /// Caps on what bulk transfers take of the link.
+    pub bulk: BulkCaps,
+}
+
+/// Caps on bulk transfers, up and down together, in Mbit/s; `None`: as much as there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BulkCaps {
+    /// Of all replicas together.
+    pub all_mbit: Option<f64>,
+    /// Of each replica.
+    pub replica_mbit: Option<f64>,
 }
 
 impl Options {
@@ -36,6 +47,7 @@ impl Options {
             merge: MergeOptions::default(),
             keep_generations: 3,
             keep_all: false,
+            bulk: BulkCaps::default(),
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::net::{self, Acceptor};
 use crate::options::{Listen, Options};
 use crate::report;
 use crate::setup;
-use crate::shell::{Pace, Served, SharedShell, Shell};
+use crate::shell::{Bulk, Pace, Served, SharedShell, Shell};
 
 /// A run that is open and not served yet.
 pub struct Coordinator {
@@ -57,6 +57,7 @@ impl Coordinator {
         let (parts, tokenizer, store) = RunParts::new(run, MonoMs(0).after(started.elapsed()));
         let shell = Shell {
             pace: Pace::new(spec.timing.heartbeat_every() / 2),
+            bulk: Bulk::new(options.bulk),
             options,
             recipe,
             spec,

@@ -9,11 +9,14 @@ use hansa_base::{Generation, Hash};
 use hansa_outer::Layout;
 use hansa_protocol::RunSpec;
 use hansa_store::{Blob, BlobStore, StoreError};
+use hansa_transfer::Bandwidth;
 use hansa_wire::Recipe;
 use hansa_wire::journal::GenerationFiles;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use crate::auth::Tokens;
-use crate::options::Options;
+use crate::options::{BulkCaps, Options};
 
 /// Shared by all threads; immutable but for the small locks.
 pub(crate) struct Shell {
@@ -27,6 +30,7 @@ pub(crate) struct Shell {
     pub started: Instant,
     pub served: Served,
     pub pace: Pace,
+    pub bulk: Bulk,
     pub export: Mutex<Option<PathBuf>>,
     pub data_dir: PathBuf,
 }
@@ -103,6 +107,51 @@ impl Pace {
                 true
             }
         }
+    }
+}
+
+/// Bulk requests at once; further ones are asked to come again. Far fewer than connections and threads
+/// for file work, which control calls need, too.
+const BULK_REQUESTS_MAX: usize = 256;
+/// More replicas than this share one cap.
+const CAPPED_MAX: usize = 4096;
+
+/// What bulk requests may take of this machine and its link.
+pub(crate) struct Bulk {
+    places: Arc<Semaphore>,
+    all: Option<Bandwidth>,
+    each_mbit: Option<f64>,
+    each: Mutex<HashMap<String, Bandwidth>>,
+}
+
+impl Bulk {
+    pub fn new(caps: BulkCaps) -> Self {
+        let capped = |mbit| Bandwidth::capped_mbit(Some(mbit));
+        Self {
+            places: Arc::new(Semaphore::new(BULK_REQUESTS_MAX)),
+            all: caps.all_mbit.map(capped),
+            each_mbit: caps.replica_mbit,
+            each: Mutex::default(),
+        }
+    }
+
+    /// A place for one request, if there is one.
+    pub fn place(&self) -> Option<OwnedSemaphorePermit> {
+        self.places.clone().try_acquire_owned().ok()
+    }
+
+    /// The caps that hold for a replica: its own and everybody's.
+    pub fn caps_for(&self, replica: &str) -> Vec<Bandwidth> {
+        let own = self.each_mbit.map(|mbit| {
+            let mut each = lock(&self.each);
+            let name = match each.len() < CAPPED_MAX || each.contains_key(replica) {
+                true => replica,
+                false => "",
+            };
+            let fresh = || Bandwidth::capped_mbit(Some(mbit));
+            each.entry(name.to_owned()).or_insert_with(fresh).clone()
+        });
+        own.into_iter().chain(self.all.clone()).collect()
     }
 }
 

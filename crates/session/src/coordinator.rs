@@ -4,25 +4,30 @@
 //! asks again. What no repetition can mend (a revoked token, another certificate, another version)
 //! ends the session.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hansa_base::{Hash, ReplicaId};
 use hansa_protocol::replica::{Call, CallFailed};
 use hansa_protocol::{Announce, DigestFields, Refusal, Reply, Verdict};
 use hansa_store::{Manifest, ManifestJson};
-use hansa_transfer::{Client, Endpoint, Progress, TransferError, TransferOptions};
+use hansa_transfer::{Bandwidth, Client, Endpoint, Progress, TransferError, TransferOptions};
 use hansa_wire::http::{
     self, AnnounceRequest, Code, Done, Hello, RecipeAnswer, RegisterRequest, path,
 };
 use hansa_wire::{BadValue, PayloadManifest, Wire};
 
+use crate::cache;
 use crate::error::Error;
+use crate::options::LinkOptions;
 
 /// A control call is given up after this; the machine repeats it.
 const CALL_MAX: Duration = Duration::from_secs(30);
 /// An attempt of the first contact: several fit into its time.
 const HELLO_MAX: Duration = Duration::from_secs(10);
+
+/// Another process may remove a model from the cache before it is taken, but not again and again.
+const CACHE_ATTEMPTS: u32 = 2;
 
 /// Why a call gave no reply.
 pub(crate) enum CallError {
@@ -46,6 +51,7 @@ impl From<TransferError> for CallError {
         }
         match &error {
             TransferError::Unreachable { .. }
+            | TransferError::Proxy { .. }
             | TransferError::TimedOut { .. }
             | TransferError::Cut { .. }
             | TransferError::BadAnswer { .. }
@@ -87,18 +93,28 @@ pub(crate) struct Coordinator {
     client: Client,
     replica: ReplicaId,
     transfer: TransferOptions,
+    cache: Option<PathBuf>,
 }
 
 impl Coordinator {
-    pub fn new(endpoint: &Endpoint, replica: &ReplicaId, seed: u64) -> Result<Self, Error> {
+    pub fn new(
+        endpoint: &Endpoint,
+        replica: &ReplicaId,
+        link: &LinkOptions,
+        seed: u64,
+    ) -> Result<Self, Error> {
         let headers = http::Client {
             name: replica.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         Ok(Self {
-            client: Client::with_headers(endpoint, &headers.headers())?,
+            client: Client::over(&link.route, endpoint, &headers.headers())?,
             replica: replica.clone(),
-            transfer: TransferOptions::new(seed),
+            transfer: TransferOptions {
+                bandwidth: Bandwidth::capped_mbit(link.bulk_mbit),
+                ..TransferOptions::new(seed)
+            },
+            cache: link.cache.clone(),
         })
     }
 
@@ -176,6 +192,26 @@ impl Coordinator {
     }
 
     pub async fn download(
+        &self,
+        manifest: Hash,
+        dest: &Path,
+        on_progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<(), TransferError> {
+        let Some(cache) = self.cache.as_ref().filter(|_| !dest.exists()) else {
+            return self.bring(manifest, dest, on_progress).await;
+        };
+        let cached = cache::path_of(cache, manifest)?;
+        for _ in 0..CACHE_ATTEMPTS {
+            self.bring(manifest, &cached, on_progress).await?;
+            if cache::take(&cached, dest).await? {
+                return Ok(());
+            }
+        }
+        self.bring(manifest, dest, on_progress).await
+    }
+
+    /// Makes `dest` that model; if it is there, it is hashed and nothing travels.
+    async fn bring(
         &self,
         manifest: Hash,
         dest: &Path,

@@ -13,6 +13,7 @@
 //! the machine's; this crate executes it. It never decides who trains what, and never deletes what a
 //! successor could need.
 
+mod cache;
 mod checkpoint;
 mod contribution;
 mod coordinator;
@@ -38,7 +39,7 @@ mod worker;
 
 pub use error::Error;
 pub use event::SessionEvent;
-pub use options::{EventSink, Options};
+pub use options::{EventSink, LinkOptions, Options};
 pub use session::{Handle, Outcome, Session, TrainerFactory};
 pub use state_dir::StateDirError;
 pub use trainer::{EvaluationReport, StepReport, Trainer, TrainerError};

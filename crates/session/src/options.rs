@@ -5,18 +5,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hansa_base::ReplicaId;
-use hansa_transfer::Endpoint;
+use hansa_transfer::{Endpoint, Route};
 
 use crate::event::SessionEvent;
 
 /// Receives what happens; called from the session's own tasks, must be quick.
 pub type EventSink = Arc<dyn Fn(&SessionEvent) + Send + Sync>;
 
+/// How this replica gets to the coordinator, and what large transfers may take.
+#[derive(Clone, Debug, Default)]
+pub struct LinkOptions {
+    /// Proxy and version of HTTP; by default `HTTPS_PROXY` and `NO_PROXY` are heeded.
+    pub route: Route,
+    /// A cap on uploads and downloads together, in Mbit/s; `None`: as much as there is.
+    pub bulk_mbit: Option<f64>,
+    /// A folder that several replicas of a site download into, so that a model travels once; on the same
+    /// file system as their state directories no byte is copied. `None`: each downloads its own.
+    pub cache: Option<PathBuf>,
+}
+
 /// How to run one replica.
 #[derive(Clone)]
 pub struct Options {
     /// The coordinator.
     pub endpoint: Endpoint,
+    /// The way there.
+    pub link: LinkOptions,
     /// This replica's full name.
     pub replica: ReplicaId,
     /// The corpus directory at this site.
@@ -52,6 +66,7 @@ impl Options {
     ) -> Self {
         Self {
             endpoint,
+            link: LinkOptions::default(),
             replica,
             corpus_dir,
             state_dir,

@@ -137,7 +137,8 @@ impl Session {
         let options = self.options;
         let entropy = entropy()?;
         let seed = u64::from_le_bytes(std::array::from_fn(|i| entropy.0[i]));
-        let coordinator = Coordinator::new(&options.endpoint, &options.replica, seed)?;
+        let coordinator =
+            Coordinator::new(&options.endpoint, &options.replica, &options.link, seed)?;
         let answer = startup::first_contact(&coordinator, &options, diary, seed).await?;
         let state = open_state(&options, diary).await?;
         diary.log_to(&state.log());

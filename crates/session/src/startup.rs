@@ -182,6 +182,7 @@ fn read_latest(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::options::LinkOptions;
     use hansa_transfer::{Endpoint, Token, Trust};
     use std::io::{Read as _, Write as _};
     use std::time::Duration;
@@ -207,7 +208,8 @@ mod tests {
             trust: Trust::LoopbackPlain,
         };
         let replica = "lumi/r0".parse().unwrap();
-        let coordinator = Coordinator::new(&endpoint, &replica, 1).unwrap();
+        let coordinator =
+            Coordinator::new(&endpoint, &replica, &LinkOptions::default(), 1).unwrap();
         let mut options = Options::new(endpoint, replica, "corpus".into(), state_dir.into());
         options.first_contact_within = Duration::ZERO;
         let diary = Diary::new(Arc::new(|_| {}));

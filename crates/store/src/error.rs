@@ -170,6 +170,21 @@ pub enum StoreError {
     /// A chunk's bytes do not have the hash or length that the manifest names.
     #[error("chunk {0} does not match its hash; send it again")]
     ChunkMismatch(u32),
+    /// Another request brings the same chunk, and began later.
+    #[error("a later request brings chunk {0}; ask what is missing and go on from there")]
+    ChunkTakenOver(u32),
+    /// A part of a chunk does not begin where the bytes that are there end.
+    #[error(
+        "a part of chunk {index} begins at byte {from}, but {held} bytes of it are here; go on from there"
+    )]
+    WrongOffset {
+        /// The chunk.
+        index: u32,
+        /// Where the part begins.
+        from: u64,
+        /// Where it should.
+        held: u64,
+    },
     /// The upload is not complete.
     #[error("upload {id} still misses {} of its chunks; send them, then complete it", missing.len())]
     UploadIncomplete {
@@ -187,6 +202,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the disk, or this user's share of it, is full.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+
     pub(crate) fn io(
         what: &'static str,
         path: impl AsRef<Path>,

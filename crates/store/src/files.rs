@@ -28,15 +28,40 @@ pub(crate) fn create_reserved(path: &Path, length: u64) -> Result<File, StoreErr
     let mut options = File::options();
     let open = options.read(true).write(true).create(true).truncate(true);
     let file = open.open(path).map_err(StoreError::io("create", path))?;
+    reserve(&file, length).map_err(StoreError::io("reserve space for", path))?;
+    Ok(file)
+}
+
+/// Gives an open file this length, with its space reserved where the filesystem can do that.
+pub fn reserve(file: &File, length: u64) -> std::io::Result<()> {
     if length > 0 {
-        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length) {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(error) => return Err(StoreError::io("reserve space for", path)(error.into())),
+            Err(error) => return Err(error.into()),
         }
     }
     file.set_len(length)
-        .map_err(StoreError::io("set the size of", path))?;
-    Ok(file)
+}
+
+/// Asks the system to begin writing a part of a file to the disk; neither waits nor promises anything.
+pub fn start_writeback(file: &File, offset: u64, length: u64) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let (offset, length) = (offset as libc::off64_t, length as libc::off64_t);
+        // SAFETY: the descriptor is open for as long as `file` is borrowed; the call touches no memory.
+        // Its failure means that the fsync to come has more to do.
+        let _ = unsafe {
+            libc::sync_file_range(
+                file.as_raw_fd(),
+                offset,
+                length,
+                libc::SYNC_FILE_RANGE_WRITE,
+            )
+        };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, offset, length);
 }
 
 /// Makes a directory and its parents.

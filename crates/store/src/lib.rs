@@ -24,9 +24,10 @@ mod upload;
 pub use blob::{Blob, BlobStore, BlobWriter, Bring};
 pub use data_dir::DataDir;
 pub use error::{Damage, StoreError};
+pub use files::{reserve, start_writeback};
 pub use journal::{Journal, Record, Records, Seq, Snapshot, StoredRecord};
 pub use manifest::{
-    CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNKS_MAX, MANIFEST_VERSION, Manifest, ManifestError,
-    ManifestJson, hash_bytes,
+    CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNKS_MAX, ChunkHasher, MANIFEST_VERSION, Manifest,
+    ManifestError, ManifestJson, hash_bytes,
 };
 pub use upload::{ChunkOutcome, ChunkWriter, Upload, UploadId};

@@ -31,6 +31,29 @@ pub fn hash_bytes(bytes: &[u8]) -> Hash {
     Hash(*blake3::hash(bytes).as_bytes())
 }
 
+/// The same hash of bytes that come in pieces.
+#[derive(Debug, Clone, Default)]
+pub struct ChunkHasher(Box<blake3::Hasher>);
+
+impl ChunkHasher {
+    /// Of nothing so far.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, piece: &[u8]) {
+        self.0.update(piece);
+    }
+
+    /// The hash of all that was taken.
+    #[must_use]
+    pub fn finish(&self) -> Hash {
+        Hash(*self.0.finalize().as_bytes())
+    }
+}
+
 /// Why a manifest is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {

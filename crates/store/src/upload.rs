@@ -5,19 +5,20 @@
 //! own, and it could only claim what the hash proves. Hashing runs at gigabytes per second, once per
 //! restart. So a chunk costs positioned writes only; all are fsynced together on completion, and one that a
 //! power cut took is merely asked for again. Its bytes are written as they come and hashed beside, so that
-//! nobody holds whole chunks in memory, however many arrive at once. Never here: requests, and who may send.
+//! nobody holds whole chunks in memory, however many arrive at once, and nothing is read a second time. A
+//! request that breaks off in a chunk leaves the state of its hash behind for the next one. Never here: requests, and who may send.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hansa_base::Hash;
 
 use crate::blob::{Blob, BlobStore, names_in, read_manifest};
 use crate::error::StoreError;
 use crate::files;
-use crate::manifest::Manifest;
+use crate::manifest::{ChunkHasher, Manifest};
 
 const ID_LENGTH_MAX: usize = 100;
 
@@ -66,63 +67,97 @@ pub struct Upload {
     dir: PathBuf,
     // None: the blob was in the store before the upload began.
     file: Option<File>,
-    missing: Mutex<Vec<bool>>,
+    slots: Vec<Mutex<Slot>>,
     completing: Mutex<()>,
-    // Held for reading while a piece is written; true once the bytes are being checked for good.
-    sealed: RwLock<bool>,
+}
+
+/// What is known of one chunk. Its lock is held while a piece of it is written.
+#[derive(Debug, Default)]
+struct Slot {
+    there: bool,
+    /// The writer that began last: only it may write.
+    writer: u64,
+    /// Where a writer that was given up stopped, for who goes on.
+    held: Option<Box<Begun>>,
+}
+
+/// A chunk's first bytes: hashed, and in the file.
+#[derive(Debug)]
+struct Begun {
+    hasher: ChunkHasher,
+    bytes: u64,
 }
 
 /// A chunk that is arriving: give it the bytes in order, then [`ChunkWriter::finish`]. Dropped before, the
-/// chunk stays missing.
+/// chunk stays missing, but [`Upload::chunk_writer_at`] can go on where it stopped.
 #[derive(Debug)]
 pub struct ChunkWriter {
     upload: Arc<Upload>,
     index: u32,
-    offset: u64,
-    left_bytes: u64,
-    hasher: blake3::Hasher,
-    // Bytes went to the file; bytes did not, because the chunk was there.
-    wrote: bool,
-    skipped: bool,
+    number: u64,
+    length: u64,
+    // None once it is finished.
+    begun: Option<Box<Begun>>,
 }
 
 impl ChunkWriter {
     /// Bytes of the chunk that are still to come.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
-        self.left_bytes
+        self.length - self.begun.as_ref().map_or(0, |begun| begun.bytes)
     }
 
     /// Takes the next bytes; more than [`Self::left_bytes`] are refused.
     pub fn write(&mut self, piece: &[u8]) -> Result<(), StoreError> {
-        let length = piece.len() as u64;
-        if length > self.left_bytes {
+        if piece.len() as u64 > self.left_bytes() {
             return Err(StoreError::ChunkMismatch(self.index));
         }
-        self.hasher.update(piece);
-        let wrote = self.upload.write_piece(self.index, piece, self.offset)?;
-        self.wrote |= wrote;
-        self.skipped |= !wrote;
-        self.offset += length;
-        self.left_bytes -= length;
+        let Some(begun) = &mut self.begun else {
+            return Err(StoreError::ChunkMismatch(self.index));
+        };
+        self.upload
+            .write_piece(self.index, self.number, piece, begun.bytes)?;
+        begun.hasher.update(piece);
+        begun.bytes += piece.len() as u64;
         Ok(())
     }
 
     /// The chunk counts from now on, if its bytes are those that the manifest names.
-    pub fn finish(self) -> Result<ChunkOutcome, StoreError> {
-        let hash = Hash(*self.hasher.finalize().as_bytes());
-        if self.left_bytes > 0 || hash != self.upload.manifest.chunks()[self.index as usize] {
-            if self.wrote {
-                // It may have written over what another request brought meanwhile.
-                lock(&self.upload.missing)[self.index as usize] = true;
-            }
-            return Err(StoreError::ChunkMismatch(self.index));
+    pub fn finish(mut self) -> Result<ChunkOutcome, StoreError> {
+        let index = self.index;
+        let expected = self.upload.manifest.chunks()[index as usize];
+        let right = self.left_bytes() == 0
+            && self
+                .begun
+                .take()
+                .is_some_and(|begun| begun.hasher.finish() == expected);
+        self.begun = None;
+        if !right {
+            return Err(StoreError::ChunkMismatch(index));
         }
-        if self.skipped {
+        let mut slot = lock(&self.upload.slots[index as usize]);
+        if slot.there {
             return Ok(ChunkOutcome::Known);
         }
-        lock(&self.upload.missing)[self.index as usize] = false;
+        if slot.writer != self.number {
+            return Err(StoreError::ChunkTakenOver(index));
+        }
+        slot.there = true;
+        drop(slot);
+        self.upload.start_writeback(index);
         Ok(ChunkOutcome::Stored)
+    }
+}
+
+impl Drop for ChunkWriter {
+    fn drop(&mut self) {
+        let Some(begun) = self.begun.take().filter(|begun| begun.bytes > 0) else {
+            return;
+        };
+        let mut slot = lock(&self.upload.slots[self.index as usize]);
+        if slot.writer == self.number && !slot.there {
+            slot.held = Some(begun);
+        }
     }
 }
 
@@ -142,9 +177,8 @@ impl Upload {
     /// The chunks that are not there yet, ascending.
     #[must_use]
     pub fn missing(&self) -> Vec<u32> {
-        let missing = lock(&self.missing);
         (0..self.manifest.chunk_count())
-            .filter(|&index| missing[index as usize])
+            .filter(|&index| !lock(&self.slots[index as usize]).there)
             .collect()
     }
 
@@ -159,20 +193,47 @@ impl Upload {
         self.manifest.total_bytes() - self.missing().into_iter().map(length).sum::<u64>()
     }
 
-    /// Begins to take a chunk. What it turns out not to be is found by its hash, at the latest when the
-    /// upload is completed; two that bring the same chunk write the same bytes.
+    /// How many of a chunk's bytes need not be sent: all once it is there, else those that a request
+    /// which broke off has brought. A restart forgets the latter.
+    pub fn held_bytes(&self, index: u32) -> Result<u64, StoreError> {
+        let (_, length) = self.range(index)?;
+        let slot = lock(&self.slots[index as usize]);
+        let held = slot.held.as_ref().map_or(0, |begun| begun.bytes);
+        Ok(if slot.there { length } else { held })
+    }
+
+    /// Begins to take a chunk. Whoever else was bringing it is refused from now on: that is mostly the
+    /// same sender's earlier request, whose connection is dead.
     pub fn chunk_writer(self: &Arc<Self>, index: u32) -> Result<ChunkWriter, StoreError> {
-        let chunks = self.manifest.chunk_count();
-        let range = self.manifest.chunk_range(index);
-        let (offset, left_bytes) = range.ok_or(StoreError::NoChunk { index, chunks })?;
+        self.chunk_writer_at(index, 0)
+    }
+
+    /// As [`Self::chunk_writer`], going on after the chunk's first `from` bytes, which must be exactly
+    /// [`Self::held_bytes`].
+    pub fn chunk_writer_at(
+        self: &Arc<Self>,
+        index: u32,
+        from: u64,
+    ) -> Result<ChunkWriter, StoreError> {
+        let (_, length) = self.range(index)?;
+        let mut slot = lock(&self.slots[index as usize]);
+        let held = slot.held.as_ref().map_or(0, |begun| begun.bytes);
+        if from != 0 && from != held {
+            let held = if slot.there { length } else { held };
+            return Err(StoreError::WrongOffset { index, from, held });
+        }
+        let fresh = || Begun {
+            hasher: ChunkHasher::new(),
+            bytes: 0,
+        };
+        let held = slot.held.take().filter(|_| from > 0);
+        slot.writer += 1;
         Ok(ChunkWriter {
             upload: self.clone(),
             index,
-            offset,
-            left_bytes,
-            hasher: blake3::Hasher::new(),
-            wrote: false,
-            skipped: false,
+            number: slot.writer,
+            length,
+            begun: Some(held.unwrap_or_else(|| Box::new(fresh()))),
         })
     }
 
@@ -187,22 +248,39 @@ impl Upload {
         writer.finish()
     }
 
-    /// Writes a part of a chunk unless that is there already; says whether it did. Never writes once the
-    /// upload is sealed: from then on the file is, or becomes, a blob.
-    fn write_piece(&self, index: u32, piece: &[u8], offset: u64) -> Result<bool, StoreError> {
-        let sealed = self.sealed.read().unwrap_or_else(PoisonError::into_inner);
-        let wanted = !*sealed && lock(&self.missing)[index as usize];
-        let Some(file) = self.file.as_ref().filter(|_| wanted) else {
-            return Ok(false);
-        };
-        let path = self.dir.join("data");
-        file.write_all_at(piece, offset)
-            .map_err(StoreError::io("write", &path))?;
-        Ok(true)
+    fn range(&self, index: u32) -> Result<(u64, u64), StoreError> {
+        let chunks = self.manifest.chunk_count();
+        let range = self.manifest.chunk_range(index);
+        range.ok_or(StoreError::NoChunk { index, chunks })
     }
 
-    fn seal(&self, sealed: bool) {
-        *self.sealed.write().unwrap_or_else(PoisonError::into_inner) = sealed;
+    /// Writes a part of a chunk, `at` bytes after its beginning, unless the chunk is there already.
+    fn write_piece(
+        &self,
+        index: u32,
+        number: u64,
+        piece: &[u8],
+        at: u64,
+    ) -> Result<(), StoreError> {
+        let (offset, _) = self.range(index)?;
+        // The lock is what makes a chunk's hash speak for the file: the bytes that were hashed are the
+        // last that were written, and nobody writes once the chunk is there.
+        let slot = lock(&self.slots[index as usize]);
+        let Some(file) = self.file.as_ref().filter(|_| !slot.there) else {
+            return Ok(());
+        };
+        if slot.writer != number {
+            return Err(StoreError::ChunkTakenOver(index));
+        }
+        let written = file.write_all_at(piece, offset + at);
+        written.map_err(StoreError::io("write", self.dir.join("data")))
+    }
+
+    /// The disk may begin with a chunk while the next one travels, so that the fsync finds little to do.
+    fn start_writeback(&self, index: u32) {
+        if let (Some(file), Ok((offset, length))) = (&self.file, self.range(index)) {
+            files::start_writeback(file, offset, length);
+        }
     }
 
     /// Opens an upload's file; until it is looked at, all chunks are taken for missing.
@@ -212,45 +290,42 @@ impl Upload {
         let file = opened.map_err(StoreError::io("open", &path))?;
         file.set_len(manifest.total_bytes())
             .map_err(StoreError::io("set the size of", &path))?;
-        Ok(Self {
-            id,
-            dir,
-            missing: Mutex::new(vec![true; manifest.chunks().len()]),
-            manifest,
-            file: Some(file),
-            completing: Mutex::default(),
-            sealed: RwLock::default(),
-        })
+        Ok(Self::new(id, manifest, dir, Some(file)))
     }
 
     fn already_there(id: UploadId, manifest: Manifest, dir: PathBuf) -> Self {
-        let missing = Mutex::new(vec![false; manifest.chunks().len()]);
+        Self::new(id, manifest, dir, None)
+    }
+
+    fn new(id: UploadId, manifest: Manifest, dir: PathBuf, file: Option<File>) -> Self {
+        let slot = |_: &Hash| {
+            Mutex::new(Slot {
+                there: file.is_none(),
+                ..Slot::default()
+            })
+        };
         Self {
             id,
-            manifest,
             dir,
-            file: None,
-            missing,
+            slots: manifest.chunks().iter().map(slot).collect(),
+            manifest,
+            file,
             completing: Mutex::default(),
-            sealed: RwLock::default(),
         }
     }
 
-    /// Finds out from the file which chunks are there.
-    fn look_again(&self) -> Result<(), StoreError> {
+    /// Finds out from the file which chunks are there, before anybody writes.
+    fn look_at_file(&self) -> Result<(), StoreError> {
         let Some(file) = &self.file else {
             return Ok(());
         };
         let path = self.dir.join("data");
-        let absent = self
-            .manifest
-            .missing_in(file)
-            .map_err(StoreError::io("read", &path))?;
-        let mut missing = lock(&self.missing);
-        missing.fill(false);
+        let absent = self.manifest.missing_in(file);
+        let absent = absent.map_err(StoreError::io("read", &path))?;
+        self.slots.iter().for_each(|slot| lock(slot).there = true);
         absent
             .into_iter()
-            .for_each(|index| missing[index as usize] = true);
+            .for_each(|index| lock(&self.slots[index as usize]).there = false);
         Ok(())
     }
 
@@ -294,7 +369,7 @@ impl BlobStore {
         }
         let upload = Arc::new(Upload::open(id.clone(), manifest, dir)?);
         if begun.is_some() {
-            upload.look_again()?;
+            upload.look_at_file()?;
         }
         lock(&self.uploads).insert(id, upload.clone());
         Ok(upload)
@@ -319,21 +394,16 @@ impl BlobStore {
         lock(&self.uploads).get(id).cloned()
     }
 
-    /// Makes an upload a blob, durable when this returns: fsync, hash once more, rename. Repeating it is
-    /// harmless. What misses chunks is refused with their indices and can go on.
+    /// Makes an upload a blob, durable when this returns: fsync, rename. Repeating it is harmless. What
+    /// misses chunks is refused with their indices and can go on.
     pub fn complete_upload(&self, upload: &Upload) -> Result<Blob, StoreError> {
         let _completing = lock(&upload.completing);
         let hash = upload.manifest.hash();
         upload.check_complete()?;
         if let Some(file) = upload.file.as_ref().filter(|_| upload.dir.exists()) {
             let path = upload.dir.join("data");
-            // Nothing is written between the bytes that are synced and those that are checked.
-            upload.seal(true);
-            let synced = file.sync_all().map_err(StoreError::io("sync", &path));
-            let checked = synced.and_then(|()| upload.look_again());
-            let checked = checked.and_then(|()| upload.check_complete());
-            let adopted = checked.and_then(|()| self.adopt(&upload.dir, hash));
-            adopted.inspect_err(|_| upload.seal(false))?;
+            file.sync_all().map_err(StoreError::io("sync", &path))?;
+            self.adopt(&upload.dir, hash)?;
         }
         lock(&self.uploads).remove(&upload.id);
         self.open_blob(hash)
@@ -367,7 +437,7 @@ impl BlobStore {
     }
 }
 
-// A panic elsewhere leaves flags that are true or pessimistic, so poison says nothing here.
+// A panic elsewhere leaves marks that are true or pessimistic, so poison says nothing here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -277,11 +277,7 @@ fn whoever_sends_wrong_bytes_beside_right_ones_or_too_late_spoils_nothing() {
     assert_eq!(upload.missing(), [1, 2]);
     wrong.write(&[7; 600]).unwrap();
     assert!(matches!(wrong.finish(), Err(StoreError::ChunkMismatch(0))));
-    assert_eq!(
-        upload.missing(),
-        [0, 1, 2],
-        "it wrote first, and who knows what"
-    );
+    assert_eq!(upload.missing(), [1, 2], "what it wrote was written over");
 
     let mut late = upload.chunk_writer(0).unwrap();
     for (index, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
@@ -293,6 +289,42 @@ fn whoever_sends_wrong_bytes_beside_right_ones_or_too_late_spoils_nothing() {
     late.write(&[7; 1000]).unwrap();
     assert!(late.finish().is_err());
     blob.verify().unwrap();
+}
+
+#[test]
+fn a_chunk_that_broke_off_goes_on_where_it_stopped_and_the_last_who_brings_it_writes() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(1000);
+    let manifest = Manifest::of_bytes(&bytes, CHUNK).unwrap();
+    let upload = store.begin_upload(id("u"), manifest).unwrap();
+    let mut first = upload.chunk_writer(0).unwrap();
+    first.write(&bytes[..300]).unwrap();
+    assert_eq!(upload.held_bytes(0).unwrap(), 0, "it may still go on");
+    drop(first);
+    assert_eq!(upload.held_bytes(0).unwrap(), 300);
+    for from in [299, 301, 1000] {
+        let refused = upload.chunk_writer_at(0, from);
+        assert!(matches!(
+            refused,
+            Err(StoreError::WrongOffset { held: 300, .. })
+        ));
+    }
+    let mut second = upload.chunk_writer_at(0, 300).unwrap();
+    second.write(&bytes[300..700]).unwrap();
+    // Its connection seems to be dead; the chunk is sent again.
+    let mut third = upload.chunk_writer(0).unwrap();
+    third.write(&bytes[..500]).unwrap();
+    assert!(matches!(
+        second.write(&[7; 300]),
+        Err(StoreError::ChunkTakenOver(0))
+    ));
+    drop(second);
+    assert_eq!(upload.held_bytes(0).unwrap(), 0, "the third has the chunk");
+    third.write(&bytes[500..]).unwrap();
+    assert_eq!(third.finish().unwrap(), ChunkOutcome::Stored);
+    assert_eq!(upload.held_bytes(0).unwrap(), 1000);
+    store.complete_upload(&upload).unwrap().verify().unwrap();
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! One server, as a client sees it: small control calls, and a second set of connections for bulk.
+//! One server, as a client sees it: small control calls, and other connections for bulk.
 //!
-//! The two never share a connection, so that a heartbeat never waits behind a chunk.
+//! The two never share a connection, so that a heartbeat never waits behind a chunk; each lane of a
+//! transfer has one of its own.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
@@ -19,12 +21,87 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MAX: usize = 128 << 20;
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
+/// A connection without requests for so long is closed: middleboxes forget it silently.
+const IDLE_MAX: Duration = Duration::from_secs(45);
+/// With HTTP/2, what the server may send ahead: a long path's worth.
+const WINDOW_BYTES: u32 = 16 << 20;
+
+/// How to get to the server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Which HTTP to speak.
+    pub http: HttpVersion,
+    /// Through which proxy.
+    pub proxy: Proxy,
+}
+
+/// Which HTTP to speak.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HttpVersion {
+    /// HTTP/1.1.
+    #[default]
+    One,
+    /// HTTP/2, where the server has it, else HTTP/1.1. Only over TLS.
+    Two,
+}
+
+/// Which forward proxy to ask; a server that is named by this machine's own address needs none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Proxy {
+    /// What `HTTPS_PROXY` and `NO_PROXY` say.
+    #[default]
+    FromEnvironment,
+    /// This one, whatever the server: `http://host:port`, perhaps with user and password.
+    Url(String),
+}
+
 /// A client of one server. Cheap to clone; clones share connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     control: reqwest::Client,
     bulk: reqwest::Client,
     base_url: String,
+    recipe: Arc<ConnectionRecipe>,
+}
+
+/// What it takes to make a further connection.
+struct ConnectionRecipe {
+    tls: rustls::ClientConfig,
+    headers: HeaderMap,
+    proxy: Option<reqwest::Proxy>,
+    no_proxy: bool,
+    http: HttpVersion,
+}
+
+impl std::fmt::Debug for ConnectionRecipe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Headers and proxies hold secrets.
+        f.debug_struct("ConnectionRecipe").finish_non_exhaustive()
+    }
+}
+
+impl ConnectionRecipe {
+    fn build(&self) -> Result<reqwest::Client, TransferError> {
+        let mut builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(self.tls.clone())
+            .default_headers(self.headers.clone())
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_MAX)
+            .pool_idle_timeout(IDLE_MAX);
+        builder = match self.http {
+            HttpVersion::One => builder.http1_only(),
+            HttpVersion::Two => builder
+                .http2_initial_stream_window_size(WINDOW_BYTES)
+                .http2_initial_connection_window_size(WINDOW_BYTES),
+        };
+        if let Some(proxy) = &self.proxy {
+            builder = builder.proxy(proxy.clone());
+        } else if self.no_proxy {
+            builder = builder.no_proxy();
+        }
+        let built = builder.build();
+        built.map_err(|error| TransferError::SetUp(error.to_string()))
+    }
 }
 
 impl Client {
@@ -38,8 +115,17 @@ impl Client {
         endpoint: &Endpoint,
         more: &[(&'static str, String)],
     ) -> Result<Self, TransferError> {
+        Self::over(&Route::default(), endpoint, more)
+    }
+
+    /// As [`Client::with_headers`], over a route that the caller chooses.
+    pub fn over(
+        route: &Route,
+        endpoint: &Endpoint,
+        more: &[(&'static str, String)],
+    ) -> Result<Self, TransferError> {
         let loopback = check_endpoint(endpoint)?;
-        let tls = pinning::client_config(endpoint.trust)
+        let tls = pinning::client_config(endpoint.trust, route.http)
             .map_err(|error| TransferError::SetUp(error.to_string()))?;
         let bearer = format!("Bearer {}", endpoint.token.as_str());
         let mut bearer = HeaderValue::try_from(bearer).map_err(|_| TransferError::BadToken)?;
@@ -50,26 +136,32 @@ impl Client {
             let value = value.map_err(|error| TransferError::SetUp(format!("{name}: {error}")))?;
             headers.insert(*name, value);
         }
-        let build = || {
-            let mut builder = reqwest::Client::builder()
-                .tls_backend_preconfigured(tls.clone())
-                .default_headers(headers.clone())
-                .redirect(reqwest::redirect::Policy::none())
-                .connect_timeout(CONNECT_MAX)
-                .http1_only();
-            if loopback {
-                builder = builder.no_proxy();
+        let proxy = match &route.proxy {
+            Proxy::FromEnvironment => None,
+            Proxy::Url(url) => {
+                let proxy = reqwest::Proxy::all(url);
+                Some(proxy.map_err(|error| TransferError::SetUp(error.to_string()))?)
             }
-            builder
-                .build()
-                .map_err(|error| TransferError::SetUp(error.to_string()))
+        };
+        let recipe = ConnectionRecipe {
+            tls,
+            headers,
+            proxy,
+            no_proxy: loopback,
+            http: route.http,
         };
         let base_url = endpoint.base_url.trim_end_matches('/').to_owned();
         Ok(Self {
-            control: build()?,
-            bulk: build()?,
+            control: recipe.build()?,
+            bulk: recipe.build()?,
             base_url,
+            recipe: Arc::new(recipe),
         })
+    }
+
+    /// A connection of its own, made by the first request.
+    pub(crate) fn new_connection(&self) -> Result<reqwest::Client, TransferError> {
+        self.recipe.build()
     }
 
     /// The server's address.
@@ -118,10 +210,6 @@ impl Client {
     ) -> Result<Vec<u8>, TransferError> {
         let url = self.url(path);
         bytes(self.bulk.get(&url), &url, limit).await
-    }
-
-    pub(crate) fn bulk(&self, method: Method, path: &str) -> RequestBuilder {
-        self.bulk.request(method, self.url(path))
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

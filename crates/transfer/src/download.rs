@@ -1,24 +1,30 @@
 //! A blob from a server into a file: what is there already does not travel again.
 //!
-//! Chunks are written in place into `dest.partial`, which becomes `dest` when it is whole and durable.
-//! After a cut or a kill the partial file itself says what it has: its chunks are hashed anew.
+//! Chunks are written in place into `dest.partial`, as they arrive, and hashed on the way. After a cut a
+//! lane goes on in mid-chunk; after a kill the partial file itself says which chunks it has: they are
+//! hashed anew.
 
-use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use hansa_base::Hash;
-use hansa_store::{CHUNK_BYTES_DEFAULT, Manifest};
+use hansa_store::{CHUNK_BYTES_DEFAULT, ChunkHasher, Manifest};
 use reqwest::header::{CONTENT_RANGE, RANGE};
-use reqwest::{Method, Response, StatusCode};
+use reqwest::{Response, StatusCode};
 
 use crate::client::{Client, accept};
 use crate::error::TransferError;
+use crate::lane::Lane;
+use crate::lanes::{self, Work};
 use crate::options::{Meter, Progress, TransferOptions};
-use crate::retry::with_retries;
+use crate::partial::{Opened, Partial};
+use crate::retry::{Patience, with_retries};
 use crate::serve::ByteRange;
+
+/// A lane hashes and writes so much at once.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// What a download did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,22 +59,28 @@ pub async fn download(
             travelled_bytes: 0,
         });
     }
-    let partial = Arc::new(open_partial(dest, &manifest).await?);
-    let meter = Meter::new(manifest.total_bytes(), on_progress);
+    let partial = match Partial::open(dest, &manifest, expected, options).await? {
+        Opened::Ours(partial) => Arc::new(partial),
+        Opened::BroughtByAnother => {
+            return Ok(Downloaded {
+                manifest,
+                travelled_bytes: 0,
+            });
+        }
+    };
+    let meter = Arc::new(Meter::new(manifest.total_bytes()));
     meter.done(manifest.total_bytes() - bytes_of(&manifest, &partial.missing));
     let fetch = Fetch {
-        client,
+        client: client.clone(),
         path: format!("{prefix}/data"),
-        manifest: &manifest,
-        options,
-        meter,
+        manifest: manifest.clone(),
+        options: options.clone(),
+        meter: meter.clone(),
+        partial: partial.clone(),
     };
-    stream::iter(partial.missing.clone())
-        .map(|chunk| fetch.chunk_into(chunk, partial.clone()))
-        .buffer_unordered(options.parallelism.get())
-        .try_collect::<()>()
-        .await?;
-    let travelled_bytes = fetch.meter.now().travelled_bytes;
+    let missing = partial.missing.clone();
+    lanes::run(client, missing, fetch, &meter, options, on_progress).await?;
+    let travelled_bytes = meter.now().travelled_bytes;
     let dest = dest.to_owned();
     blocking(move || partial.finish(&dest)).await?;
     Ok(Downloaded {
@@ -77,7 +89,7 @@ pub async fn download(
     })
 }
 
-async fn already_there(
+pub(crate) async fn already_there(
     dest: &Path,
     chunk_bytes: u64,
     expected: Hash,
@@ -114,39 +126,82 @@ async fn fetch_manifest(
     Err(TransferError::WrongManifest { url, expected, got })
 }
 
-/// What all chunks of a download share.
-struct Fetch<'a> {
-    client: &'a Client,
+/// What all lanes of a download share.
+struct Fetch {
+    client: Client,
     path: String,
-    manifest: &'a Manifest,
-    options: &'a TransferOptions,
-    meter: Meter<'a>,
+    manifest: Manifest,
+    options: TransferOptions,
+    meter: Arc<Meter>,
+    partial: Arc<Partial>,
 }
 
-impl Fetch<'_> {
-    async fn chunk_into(&self, chunk: u32, partial: Arc<Partial>) -> Result<(), TransferError> {
+impl Work for Fetch {
+    async fn chunk(&self, lane: &mut Lane, chunk: u32) -> Result<(), TransferError> {
+        let (start, length) = self.manifest.chunk_range(chunk).unwrap_or_default();
         let seed = self.options.seed ^ (u64::from(chunk) << 32);
-        let bytes = with_retries(&self.options.retry, seed, || self.chunk(chunk)).await?;
-        let (offset, length) = self.manifest.chunk_range(chunk).unwrap_or_default();
-        blocking(move || {
-            let written = partial.file.write_all_at(&bytes, offset);
-            written.map_err(TransferError::io("write", &partial.path))
-        })
-        .await?;
-        self.meter.done(length);
+        let mut wrong = Patience::new(&self.options.retry, seed);
+        loop {
+            let mut sink = Sink::new(self.partial.clone(), start);
+            self.fill(lane, &mut sink, ByteRange { start, length }, seed)
+                .await?;
+            if sink.finish().await? == self.manifest.chunks()[chunk as usize] {
+                self.meter.done(length);
+                return Ok(());
+            }
+            let url = self.client.url(&self.path);
+            wrong.wait(TransferError::BadChunk { url, chunk }).await?;
+            lane.failed();
+        }
+    }
+}
+
+impl Fetch {
+    /// Brings a whole range into the sink, in as many requests as it takes; what a request brought
+    /// before it was cut stays.
+    async fn fill(
+        &self,
+        lane: &mut Lane,
+        sink: &mut Sink,
+        whole: ByteRange,
+        seed: u64,
+    ) -> Result<(), TransferError> {
+        let mut patience = Patience::new(&self.options.retry, seed);
+        while sink.bytes < whole.length {
+            let began = Instant::now();
+            let before = sink.bytes;
+            let part = ByteRange {
+                start: whole.start + before,
+                length: lane.unit_bytes(whole.length - before),
+            };
+            match self.part(lane, sink, part).await {
+                Ok(()) => {
+                    lane.succeeded(part.length, began.elapsed());
+                    patience.moved();
+                }
+                Err(error) => {
+                    lane.failed();
+                    if sink.bytes > before {
+                        patience.moved();
+                    }
+                    patience.wait(error).await?;
+                }
+            }
+        }
         Ok(())
     }
 
-    /// One request for one chunk; the bytes that it returns are the right ones.
-    async fn chunk(&self, chunk: u32) -> Result<Vec<u8>, TransferError> {
-        let (start, length) = self.manifest.chunk_range(chunk).unwrap_or_default();
-        let range = ByteRange { start, length };
+    /// One request.
+    async fn part(
+        &self,
+        lane: &mut Lane,
+        sink: &mut Sink,
+        part: ByteRange,
+    ) -> Result<(), TransferError> {
         let stall_max = self.options.stall_max;
         let url = self.client.url(&self.path);
-        let request = self
-            .client
-            .bulk(Method::GET, &self.path)
-            .header(RANGE, range.to_header());
+        let connection = lane.connection(part.length)?;
+        let request = connection.get(&url).header(RANGE, part.to_header());
         let timed_out = || TransferError::TimedOut {
             url: url.clone(),
             limit: stall_max,
@@ -155,21 +210,30 @@ impl Fetch<'_> {
         let sent = tokio::time::timeout(stall_max, request.send()).await;
         let response = sent.map_err(|_| timed_out())?.map_err(broke)?;
         let mut response = accept(response, &url, stall_max).await?;
-        self.check_range(&response, range, &url)?;
-        let mut bytes = Vec::with_capacity(length as usize);
-        loop {
+        self.check_range(&response, part, &url)?;
+        let mut left_bytes = part.length;
+        while left_bytes > 0 {
             let piece = tokio::time::timeout(stall_max, response.chunk()).await;
-            let Some(piece) = piece.map_err(|_| timed_out())?.map_err(broke)? else {
-                break;
-            };
+            let piece = piece.map_err(|_| timed_out())?.map_err(broke)?;
+            let piece = piece.ok_or_else(|| TransferError::Cut {
+                url: url.clone(),
+                why: "the answer ended early".to_owned(),
+            })?;
             self.meter.travelled(piece.len() as u64);
-            if (bytes.len() + piece.len()) as u64 > length {
-                let why = format!("more than the {length} bytes asked for");
+            if piece.len() as u64 > left_bytes {
+                let why = format!("more than the {} bytes asked for", part.length);
                 return Err(TransferError::BadAnswer { url, why });
             }
-            bytes.extend_from_slice(&piece);
+            left_bytes -= piece.len() as u64;
+            self.options.bandwidth.pass(piece.len()).await;
+            sink.take(&piece).await?;
         }
-        self.checked(chunk, bytes, url).await
+        // Read to its end, the connection can carry the next request.
+        match tokio::time::timeout(stall_max, response.chunk()).await {
+            Ok(Ok(None)) => {}
+            _ => lane.failed(),
+        }
+        Ok(())
     }
 
     fn check_range(
@@ -195,82 +259,64 @@ impl Fetch<'_> {
             why,
         })
     }
-
-    async fn checked(
-        &self,
-        chunk: u32,
-        bytes: Vec<u8>,
-        url: String,
-    ) -> Result<Vec<u8>, TransferError> {
-        let expected = self.manifest.chunks()[chunk as usize];
-        blocking(move || {
-            if hansa_store::hash_bytes(&bytes) == expected {
-                return Ok(bytes);
-            }
-            Err(TransferError::BadChunk { url, chunk })
-        })
-        .await
-    }
 }
 
-/// The file in the making, locked against other processes.
-struct Partial {
-    file: File,
-    path: PathBuf,
-    missing: Vec<u32>,
+/// Hashes and writes a chunk's bytes in their order, some of them at a time.
+struct Sink {
+    partial: Arc<Partial>,
+    start: u64,
+    /// Bytes taken so far.
+    bytes: u64,
+    buffer: Vec<u8>,
+    hasher: ChunkHasher,
 }
 
-async fn open_partial(dest: &Path, manifest: &Manifest) -> Result<Partial, TransferError> {
-    let mut name = dest.as_os_str().to_owned();
-    name.push(".partial");
-    let (path, manifest) = (PathBuf::from(name), manifest.clone());
-    blocking(move || {
-        let mut options = File::options();
-        let open = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path);
-        let file = open.map_err(TransferError::io("open", &path))?;
-        if file.try_lock().is_err() || !is_still_at(&file, &path) {
-            return Err(TransferError::Busy(path));
+impl Sink {
+    fn new(partial: Arc<Partial>, start: u64) -> Self {
+        Self {
+            partial,
+            start,
+            bytes: 0,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+            hasher: ChunkHasher::new(),
         }
-        let sized = file.set_len(manifest.total_bytes());
-        sized.map_err(TransferError::io("set the size of", &path))?;
-        let missing = manifest
-            .missing_in(&file)
-            .map_err(TransferError::io("read", &path))?;
-        Ok(Partial {
-            file,
-            path,
-            missing,
+    }
+
+    async fn take(&mut self, mut piece: &[u8]) -> Result<(), TransferError> {
+        self.bytes += piece.len() as u64;
+        while !piece.is_empty() {
+            let count = piece.len().min(BUFFER_BYTES - self.buffer.len());
+            self.buffer.extend_from_slice(&piece[..count]);
+            piece = &piece[count..];
+            if self.buffer.len() == BUFFER_BYTES {
+                self.write(piece.len() as u64).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is buffered; `after_bytes` of those taken come after it.
+    async fn write(&mut self, after_bytes: u64) -> Result<(), TransferError> {
+        let offset = self.start + self.bytes - after_bytes - self.buffer.len() as u64;
+        let (partial, buffer) = (self.partial.clone(), std::mem::take(&mut self.buffer));
+        let mut hasher = std::mem::take(&mut self.hasher);
+        (self.buffer, self.hasher) = blocking(move || {
+            hasher.update(&buffer);
+            let written = partial.file.write_all_at(&buffer, offset);
+            written.map_err(TransferError::io("write", &partial.path))?;
+            let mut buffer = buffer;
+            buffer.clear();
+            Ok((buffer, hasher))
         })
-    })
-    .await
-}
+        .await?;
+        Ok(())
+    }
 
-/// Between opening and locking, another process may have finished the file and renamed it; its new name
-/// must not be written to.
-fn is_still_at(file: &File, path: &Path) -> bool {
-    let number = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-    let there = std::fs::metadata(path).map(number).ok();
-    there.is_some() && file.metadata().map(number).ok() == there
-}
-
-impl Partial {
-    fn finish(&self, dest: &Path) -> Result<(), TransferError> {
-        self.file
-            .sync_all()
-            .map_err(TransferError::io("sync", &self.path))?;
-        std::fs::rename(&self.path, dest).map_err(TransferError::io("rename", &self.path))?;
-        let parent = match dest.parent() {
-            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
-            Some(parent) => parent,
-            None => return Ok(()),
-        };
-        let synced = File::open(parent).and_then(|dir| dir.sync_all());
-        synced.map_err(TransferError::io("sync", parent))
+    /// The hash of all that was taken; by now it is in the file.
+    async fn finish(mut self) -> Result<Hash, TransferError> {
+        self.write(0).await?;
+        self.partial.written(self.start, self.bytes);
+        Ok(self.hasher.finish())
     }
 }
 

@@ -99,6 +99,17 @@ pub enum TransferError {
         /// The innermost reason.
         why: String,
     },
+    /// The proxy does not let the connection through.
+    #[error(
+        "the proxy on the way to {url} opens no tunnel ({why}); ask whoever runs it to allow this host and \
+         port, or name the host in NO_PROXY if it can be reached directly"
+    )]
+    Proxy {
+        /// The server.
+        url: String,
+        /// What is known of the reason.
+        why: String,
+    },
     /// Nothing moved for too long.
     #[error("{url} did not answer within {} s; it or the network may be overloaded", limit.as_secs_f64())]
     TimedOut {
@@ -209,13 +220,15 @@ impl TransferError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. }
+            | Self::Proxy { .. }
             | Self::TimedOut { .. }
             | Self::Cut { .. }
             | Self::BadChunk { .. }
             // It may be the end of an own attempt that was given up: its last write is under way.
             | Self::Busy(_) => true,
             Self::Refused { status, code, .. } => {
-                matches!(status, 408 | 429 | 500..) || code == crate::serve::CODE_CHUNK_MISMATCH
+                let again = [crate::serve::CODE_CHUNK_MISMATCH, crate::serve::CODE_CHUNK_MOVED];
+                matches!(status, 408 | 429 | 500..) || again.contains(&code.as_str())
             }
             _ => false,
         }
@@ -244,6 +257,9 @@ impl TransferError {
             return Self::WrongFingerprint { url, mismatch };
         }
         let why = innermost(error);
+        if let Some(why) = tunnel_failure(error) {
+            return Self::Proxy { url, why };
+        }
         match () {
             () if url.starts_with("http://") && is_no_http(error) => Self::NotPlain(url),
             () if error.is_connect() => Self::Unreachable { url, why },
@@ -266,6 +282,19 @@ fn is_no_http(error: &reqwest::Error) -> bool {
         inner = error.source();
     }
     false
+}
+
+/// What a proxy said instead of opening a tunnel. The HTTP client has no type for it.
+fn tunnel_failure(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut inner = Some(error);
+    while let Some(error) = inner {
+        let text = error.to_string();
+        if let Some(why) = text.strip_prefix("tunnel error: ") {
+            return Some(why.to_owned());
+        }
+        inner = error.source();
+    }
+    None
 }
 
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {

@@ -1,17 +1,19 @@
 //! How hard to push, how long to wait, and how far a transfer is.
 
-use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hansa_base::RetryPolicy;
 
-/// Bounds of a transfer. Memory is at most `parallelism` chunks.
+use crate::bucket::Bandwidth;
+use crate::lane_control::LaneLimits;
+
+/// Bounds of a transfer. Memory is some hundred kilobytes for each lane, whatever the chunks' size.
 #[derive(Debug, Clone)]
 pub struct TransferOptions {
-    /// Chunks on their way at once.
-    pub parallelism: NonZeroUsize,
-    /// For each chunk and each small request.
+    /// Connections at once.
+    pub lanes: LaneLimits,
+    /// For each chunk and each small request; counted anew whenever something has moved.
     pub retry: RetryPolicy,
     /// Spreads the delays between retries.
     pub seed: u64,
@@ -19,22 +21,26 @@ pub struct TransferOptions {
     pub stall_max: Duration,
     /// How long the server may take to complete an upload: fsync and whatever it does with the blob.
     pub complete_max: Duration,
+    /// A cap, shared with every transfer that has a clone of it.
+    pub bandwidth: Bandwidth,
 }
 
 impl TransferOptions {
-    /// Four chunks at once, five retries each from 0.2 s to 10 s, 30 s without movement.
+    /// 4 to 32 lanes, twelve retries without any movement from 0.2 s to 10 s (more than a minute), 30 s of
+    /// silence in a request, no cap.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
-            parallelism: NonZeroUsize::MIN.saturating_add(3),
+            lanes: LaneLimits::default(),
             retry: RetryPolicy {
                 first: Duration::from_millis(200),
                 longest: Duration::from_secs(10),
-                retries_max: Some(5),
+                retries_max: Some(12),
             },
             seed,
             stall_max: Duration::from_secs(30),
             complete_max: Duration::from_secs(600),
+            bandwidth: Bandwidth::default(),
         }
     }
 }
@@ -50,32 +56,29 @@ pub struct Progress {
     pub travelled_bytes: u64,
 }
 
-/// Counts for a callback that may be called from several tasks.
-pub(crate) struct Meter<'a> {
+/// Counts what the lanes do; whoever drives them looks.
+#[derive(Debug)]
+pub(crate) struct Meter {
     total_bytes: u64,
     done_bytes: AtomicU64,
     travelled_bytes: AtomicU64,
-    report: &'a (dyn Fn(Progress) + Send + Sync),
 }
 
-impl<'a> Meter<'a> {
-    pub(crate) fn new(total_bytes: u64, report: &'a (dyn Fn(Progress) + Send + Sync)) -> Self {
+impl Meter {
+    pub(crate) fn new(total_bytes: u64) -> Self {
         Self {
             total_bytes,
             done_bytes: 0.into(),
             travelled_bytes: 0.into(),
-            report,
         }
     }
 
     pub(crate) fn done(&self, bytes: u64) {
         self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
-        (self.report)(self.now());
     }
 
     pub(crate) fn travelled(&self, bytes: u64) {
         self.travelled_bytes.fetch_add(bytes, Ordering::Relaxed);
-        (self.report)(self.now());
     }
 
     pub(crate) fn now(&self) -> Progress {

@@ -10,6 +10,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 
+use crate::client::HttpVersion;
 use crate::endpoint::{Fingerprint, Trust};
 
 /// The server showed another certificate than the pinned one.
@@ -24,7 +25,10 @@ pub struct WrongFingerprint {
 
 /// The TLS settings of a client. Plain HTTP gets settings that trust nobody, as redirects and proxies
 /// must not find a way to TLS either.
-pub(crate) fn client_config(trust: Trust) -> Result<ClientConfig, rustls::Error> {
+pub(crate) fn client_config(
+    trust: Trust,
+    http: HttpVersion,
+) -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?;
@@ -37,9 +41,12 @@ pub(crate) fn client_config(trust: Trust) -> Result<ClientConfig, rustls::Error>
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth(),
     };
-    // One request per connection and as many connections as requests: over long distances that is what
-    // makes parallel requests fast, and a dead connection holds up one request only.
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // As many connections as requests: over long distances that is what makes parallel requests fast,
+    // and a dead connection holds up one request only.
+    config.alpn_protocols = match http {
+        HttpVersion::One => vec![b"http/1.1".to_vec()],
+        HttpVersion::Two => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+    };
     Ok(config)
 }
 

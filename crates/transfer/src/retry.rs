@@ -14,19 +14,49 @@ pub async fn with_retries<T, F>(
 where
     F: Future<Output = Result<T, TransferError>>,
 {
-    let mut attempt = 0;
+    let mut patience = Patience::new(policy, seed);
     loop {
-        let error = match call().await {
+        match call().await {
             Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        let delay = policy.delay(attempt, mix(seed, attempt));
+            Err(error) => patience.wait(error).await?,
+        }
+    }
+}
+
+/// The same for a transfer in parts: whatever moves something earns all its retries anew, so that a path
+/// that breaks again and again, but carries something each time, is passed.
+pub(crate) struct Patience<'a> {
+    policy: &'a RetryPolicy,
+    seed: u64,
+    attempt: u32,
+}
+
+impl<'a> Patience<'a> {
+    pub(crate) fn new(policy: &'a RetryPolicy, seed: u64) -> Self {
+        Self {
+            policy,
+            seed,
+            attempt: 0,
+        }
+    }
+
+    pub(crate) fn moved(&mut self) {
+        self.attempt = 0;
+    }
+
+    /// Waits before the next attempt; gives the error back if there is to be none.
+    pub(crate) async fn wait(&mut self, error: TransferError) -> Result<(), TransferError> {
+        let delay = self
+            .policy
+            .delay(self.attempt, mix(self.seed, self.attempt));
         let Some(delay) = delay.filter(|_| error.is_transient()) else {
             return Err(error);
         };
+        let attempt = self.attempt;
         tracing::debug!(%error, attempt, delay_ms = delay.as_millis() as u64, "trying again");
         tokio::time::sleep(delay).await;
-        attempt = attempt.saturating_add(1);
+        self.attempt = self.attempt.saturating_add(1);
+        Ok(())
     }
 }
 

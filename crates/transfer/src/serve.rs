@@ -9,13 +9,20 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 use hansa_store::{Blob, ChunkOutcome, ChunkWriter, StoreError, Upload};
 
+use crate::bucket::Bandwidth;
+
 /// `complete` came before all chunks; the client asks what is missing and goes on.
 pub const CODE_INCOMPLETE: &str = "incomplete";
 /// A chunk's bytes do not match the manifest; the client sends it again.
 pub const CODE_CHUNK_MISMATCH: &str = "chunk_mismatch";
 
+/// A part of a chunk does not begin where the last one ended; the client asks and goes on from there.
+pub const CODE_CHUNK_MOVED: &str = "chunk_moved";
+/// The server's disk is full; trying again helps once somebody has made room.
+pub const CODE_DISK_FULL: &str = "disk_full";
+
 /// What a request holds in memory: large enough to keep disks busy, small enough for hundreds of requests.
-const PIECE_BYTES: u64 = 64 << 10;
+const PIECE_BYTES: u64 = 128 << 10;
 
 /// A part of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,23 +99,31 @@ pub fn parse_range(header: &str, total_bytes: u64) -> Result<ByteRange, RangeErr
     })
 }
 
-/// A part of a blob in small pieces, read as the connection takes them.
+/// A part of a blob in small pieces, read as the connection takes them and the caps allow.
 pub fn stream_blob(
     blob: Blob,
     range: ByteRange,
+    bandwidth: Vec<Bandwidth>,
 ) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static {
     let end = range.start.saturating_add(range.length);
-    stream::try_unfold((blob, range.start), move |(blob, offset)| async move {
-        let length = end.saturating_sub(offset).min(PIECE_BYTES);
-        if length == 0 {
-            return Ok(None);
+    let bandwidth = Arc::new(bandwidth);
+    stream::try_unfold((blob, range.start), move |(blob, offset)| {
+        let bandwidth = bandwidth.clone();
+        async move {
+            let length = end.saturating_sub(offset).min(PIECE_BYTES);
+            if length == 0 {
+                return Ok(None);
+            }
+            for cap in bandwidth.iter() {
+                cap.pass(length as usize).await;
+            }
+            let read = move || {
+                let mut piece = vec![0; length as usize];
+                blob.read_exact_at(&mut piece, offset)?;
+                Ok((Bytes::from(piece), (blob, offset + length)))
+            };
+            off_the_network(read).await.map(Some)
         }
-        let read = move || {
-            let mut piece = vec![0; length as usize];
-            blob.read_exact_at(&mut piece, offset)?;
-            Ok((Bytes::from(piece), (blob, offset + length)))
-        };
-        off_the_network(read).await.map(Some)
     })
 }
 
@@ -169,43 +184,93 @@ pub fn status_and_code(error: &StoreError) -> (u16, &'static str) {
         StoreError::ChunkMismatch(_) => (422, CODE_CHUNK_MISMATCH),
         StoreError::UploadIncomplete { .. } => (409, CODE_INCOMPLETE),
         StoreError::UploadConflict(_) => (409, "upload_conflict"),
+        StoreError::WrongOffset { .. } | StoreError::ChunkTakenOver(_) => (409, CODE_CHUNK_MOVED),
+        error if error.is_disk_full() => (507, CODE_DISK_FULL),
         _ => (500, "store"),
     }
 }
 
-/// Takes the body of `PUT …/chunks/{chunk}`: bounded by the chunk's size, given up when nothing comes
-/// for `stall_max`, written as it comes and checked before it counts. Holds one piece in memory, not the
-/// chunk: many replicas end a phase, and send, at the same time.
+/// Reads the `Content-Range` of a part of a chunk, `bytes first-last/length`, against the chunk's length.
+pub fn parse_content_range(header: &str, chunk_bytes: u64) -> Result<ByteRange, RangeError> {
+    let spec = header.trim().strip_prefix("bytes ");
+    let (range, length) = spec
+        .and_then(|spec| spec.split_once('/'))
+        .ok_or(RangeError::Malformed)?;
+    if length.parse() != Ok(chunk_bytes) {
+        return Err(RangeError::Malformed);
+    }
+    let part = parse_range(&format!("bytes={range}"), chunk_bytes)?;
+    // What a request may leave open, or ask beyond the end, a body may not.
+    if part.content_range(chunk_bytes) == header.trim() {
+        return Ok(part);
+    }
+    Err(RangeError::Malformed)
+}
+
+/// How a server takes bodies.
+#[derive(Debug, Clone)]
+pub struct Receiving {
+    /// A body in which nothing comes for so long is given up.
+    pub stall_max: Duration,
+    /// Caps, all of which hold.
+    pub bandwidth: Vec<Bandwidth>,
+}
+
+/// What became of the body of a `PUT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// The chunk is there.
+    Whole(ChunkOutcome),
+    /// A part of it is there, this many bytes from its beginning.
+    Part(u64),
+}
+
+/// Takes the body of `PUT …/chunks/{chunk}`, the whole chunk or a part of it: bounded by its size, given
+/// up when nothing comes for long, written as it comes and checked before it counts. Holds one piece in
+/// memory, not the chunk: many replicas end a phase, and send, at the same time. What came before a body
+/// broke off is kept for a request that goes on there.
 pub async fn receive_chunk<B, E>(
     upload: Arc<Upload>,
     chunk: u32,
+    part: Option<ByteRange>,
     body: impl Stream<Item = Result<B, E>> + Send,
-    stall_max: Duration,
-) -> Result<ChunkOutcome, ReceiveError>
+    receiving: &Receiving,
+) -> Result<Received, ReceiveError>
 where
     B: Buf + Send,
     E: std::fmt::Display,
 {
-    let mut writer = upload.chunk_writer(chunk)?;
-    let length = writer.left_bytes();
+    let start = part.map_or(0, |part| part.start);
+    let mut writer = upload.chunk_writer_at(chunk, start)?;
+    let length = part.map_or(writer.left_bytes(), |part| part.length);
+    let mut left_bytes = length;
     let mut body = std::pin::pin!(body);
     let mut buffer = BytesMut::with_capacity(PIECE_BYTES as usize);
     loop {
-        let piece = tokio::time::timeout(stall_max, body.next()).await;
+        let piece = tokio::time::timeout(receiving.stall_max, body.next()).await;
         let stalled = |_| ReceiveError::Stalled {
             chunk,
-            limit: stall_max,
+            limit: receiving.stall_max,
         };
-        let Some(piece) = piece.map_err(stalled)? else {
-            break;
+        let broken = |why: String| ReceiveError::Broken { chunk, why };
+        let mut piece = match piece.map_err(stalled) {
+            Ok(None) => break,
+            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Err(error))) => {
+                write_down(writer, buffer).await?;
+                return Err(broken(error.to_string()));
+            }
+            Err(error) => {
+                write_down(writer, buffer).await?;
+                return Err(error);
+            }
         };
-        let broken = |error: E| ReceiveError::Broken {
-            chunk,
-            why: error.to_string(),
-        };
-        let mut piece = piece.map_err(broken)?;
-        if (buffer.len() + piece.remaining()) as u64 > writer.left_bytes() {
+        if piece.remaining() as u64 > left_bytes {
             return Err(ReceiveError::TooLong { chunk, length });
+        }
+        left_bytes -= piece.remaining() as u64;
+        for cap in &receiving.bandwidth {
+            cap.pass(piece.remaining()).await;
         }
         while piece.has_remaining() {
             let room = PIECE_BYTES as usize - buffer.len();
@@ -217,7 +282,12 @@ where
         }
     }
     let (writer, _) = write_down(writer, buffer).await?;
-    Ok(writer.finish()?)
+    match part {
+        Some(part) if writer.left_bytes() > 0 => {
+            Ok(Received::Part(part.start + length - left_bytes))
+        }
+        _ => Ok(Received::Whole(writer.finish()?)),
+    }
 }
 
 /// Writes what is buffered and empties the buffer.
@@ -280,9 +350,34 @@ mod tests {
             );
             Ok::<_, std::io::Error>(Bytes::from(piece))
         });
-        let taken = receive_chunk(upload.clone(), 0, body, Duration::from_secs(60)).await;
-        assert_eq!(taken.unwrap(), ChunkOutcome::Stored);
+        let receiving = Receiving {
+            stall_max: Duration::from_secs(60),
+            bandwidth: Vec::new(),
+        };
+        let taken = receive_chunk(upload.clone(), 0, None, body, &receiving).await;
+        assert_eq!(taken.unwrap(), Received::Whole(ChunkOutcome::Stored));
         store.complete_upload(&upload).unwrap().verify().unwrap();
+    }
+
+    #[test]
+    fn a_part_of_a_chunk_says_exactly_what_it_is() {
+        let part = ByteRange {
+            start: 90,
+            length: 10,
+        };
+        assert_eq!(parse_content_range("bytes 90-99/100", 100), Ok(part));
+        for bad in [
+            "bytes 90-99/101",
+            "bytes 90-100/100",
+            "bytes 90-/100",
+            "bytes -10/100",
+            "bytes 90-99/*",
+            "bytes=90-99/100",
+            "90-99/100",
+            "",
+        ] {
+            assert!(parse_content_range(bad, 100).is_err(), "{bad}");
+        }
     }
 
     #[test]

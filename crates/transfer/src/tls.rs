@@ -49,7 +49,7 @@ pub enum TlsError {
 /// What a server needs to be recognised.
 #[derive(Debug, Clone)]
 pub struct ServerIdentity {
-    /// For the listener; speaks HTTP/1.1.
+    /// For the listener; offers HTTP/2 and HTTP/1.1.
     pub config: Arc<ServerConfig>,
     /// For the sites to pin.
     pub fingerprint: Fingerprint,
@@ -122,7 +122,8 @@ fn load(path: &Path) -> Result<ServerIdentity, TlsError> {
                 .with_single_cert(certificates, key)
         })
         .map_err(|error| unusable(error.to_string()))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // A client that offers both gets what it names first, or HTTP/2.
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(ServerIdentity {
         config: Arc::new(config),
         fingerprint,

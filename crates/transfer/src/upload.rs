@@ -1,29 +1,33 @@
 //! A file to a server that says which chunks it misses.
 //!
 //! The server keeps the state, so the client may be killed and start over: it asks, sends, completes.
-//! Every step can be repeated without harm.
+//! Every step can be repeated without harm. A chunk may go in several parts, one after another; after a
+//! cut the server says how much of it arrived, and the next part begins there.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
-use hansa_store::Manifest;
-use reqwest::header::CONTENT_LENGTH;
+use futures_util::{Stream, stream};
+use hansa_store::{ChunkHasher, Manifest};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use reqwest::{Body, Method};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::client::{Client, accept};
 use crate::download::blocking;
 use crate::error::TransferError;
+use crate::lane::Lane;
+use crate::lanes::{self, Work};
 use crate::options::{Meter, Progress, TransferOptions};
-use crate::retry::with_retries;
-use crate::serve::CODE_INCOMPLETE;
+use crate::retry::{Patience, with_retries};
+use crate::serve::{ByteRange, CODE_CHUNK_MISMATCH, CODE_INCOMPLETE};
 
 /// Rounds of asking, sending and completing before something else must be wrong.
 const ROUNDS_MAX: u32 = 4;
@@ -37,6 +41,13 @@ const TICK: Duration = Duration::from_millis(200);
 pub struct MissingChunks {
     /// Indices that have not arrived, ascending.
     pub missing: Vec<u32>,
+}
+
+/// The answer to `GET {prefix}/chunks/{index}`, and to a `PUT` of a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBytes {
+    /// Bytes of the chunk, from its beginning, that need not be sent; all once it counts.
+    pub held_bytes: u64,
 }
 
 /// What an upload did.
@@ -59,33 +70,40 @@ pub async fn upload(
     on_progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<Uploaded, TransferError> {
     let opened = File::open(file).map_err(TransferError::io("open", file))?;
+    let meter = Arc::new(Meter::new(manifest.total_bytes()));
     let sender = Sender {
-        client,
-        prefix,
-        file: Arc::new(opened),
-        path: file,
-        manifest,
-        options,
-        meter: Meter::new(manifest.total_bytes(), on_progress),
+        client: client.clone(),
+        prefix: prefix.to_owned(),
+        source: Arc::new(Source {
+            file: opened,
+            path: file.to_owned(),
+        }),
+        manifest: manifest.clone(),
+        options: options.clone(),
+        meter: meter.clone(),
     };
     let mut known_bytes = 0;
     for _ in 0..ROUNDS_MAX {
         let missing = sender.ask_missing().await?;
         let there_bytes = manifest.total_bytes() - sender.bytes_of(&missing);
-        sender.meter.done(there_bytes.saturating_sub(known_bytes));
+        meter.done(there_bytes.saturating_sub(known_bytes));
         known_bytes = manifest.total_bytes();
-        stream::iter(missing)
-            .map(|chunk| sender.chunk(chunk))
-            .buffer_unordered(options.parallelism.get())
-            .try_collect::<()>()
-            .await?;
+        lanes::run(
+            client,
+            missing,
+            sender.clone(),
+            &meter,
+            options,
+            on_progress,
+        )
+        .await?;
         match sender.complete().await {
             Err(error) if error.refusal_code() == Some(CODE_INCOMPLETE) => {
                 tracing::warn!(%error, "the server lost chunks; sending them again");
             }
             Err(error) => return Err(error),
             Ok(answer) => {
-                let travelled_bytes = sender.meter.now().travelled_bytes;
+                let travelled_bytes = meter.now().travelled_bytes;
                 return Ok(Uploaded {
                     answer,
                     travelled_bytes,
@@ -99,34 +117,99 @@ pub async fn upload(
     })
 }
 
-/// What all requests of an upload share.
-struct Sender<'a> {
-    client: &'a Client,
-    prefix: &'a str,
-    file: Arc<File>,
-    path: &'a Path,
-    manifest: &'a Manifest,
-    options: &'a TransferOptions,
-    meter: Meter<'a>,
+/// What all lanes of an upload share.
+#[derive(Clone)]
+struct Sender {
+    client: Client,
+    prefix: String,
+    source: Arc<Source>,
+    manifest: Manifest,
+    options: TransferOptions,
+    meter: Arc<Meter>,
 }
 
-impl Sender<'_> {
+/// The file that is sent.
+struct Source {
+    file: File,
+    path: PathBuf,
+}
+
+impl Work for Sender {
+    async fn chunk(&self, lane: &mut Lane, chunk: u32) -> Result<(), TransferError> {
+        let (_, length) = self.manifest.chunk_range(chunk).unwrap_or_default();
+        let seed = self.options.seed ^ (u64::from(chunk) << 32);
+        let mut patience = Patience::new(&self.options.retry, seed);
+        let mut wrong = Patience::new(&self.options.retry, seed);
+        let (mut there, mut most) = (0, 0);
+        while there < length {
+            let began = Instant::now();
+            let start = there;
+            let part = ByteRange {
+                start,
+                length: lane.unit_bytes(length - start),
+            };
+            let error = match self.put(lane, chunk, part, length).await {
+                Ok(()) => {
+                    lane.succeeded(part.length, began.elapsed());
+                    patience.moved();
+                    there += part.length;
+                    most = most.max(there);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            lane.failed();
+            if error.refusal_code() == Some(CODE_CHUNK_MISMATCH) {
+                self.check_source(chunk).await?;
+                wrong.wait(error).await?;
+                (there, most) = (0, 0);
+                continue;
+            }
+            patience.wait(error).await?;
+            there = self.ask_held(chunk, length, seed).await?;
+            if there > most {
+                most = there;
+                patience.moved();
+            }
+        }
+        self.meter.done(length);
+        Ok(())
+    }
+}
+
+impl Sender {
     async fn ask_missing(&self) -> Result<Vec<u32>, TransferError> {
-        let get = || {
-            self.client
-                .bulk_json(Method::GET, self.prefix, self.options.stall_max)
-        };
-        let answer: MissingChunks =
-            with_retries(&self.options.retry, self.options.seed, get).await?;
+        let answer: MissingChunks = self.ask(&self.prefix, self.options.seed).await?;
         let known = |&chunk: &u32| chunk < self.manifest.chunk_count();
         if answer.missing.iter().all(known) && answer.missing.is_sorted_by(|a, b| a < b) {
             return Ok(answer.missing);
         }
-        let why = "chunks that the file does not have".to_owned();
-        Err(TransferError::BadAnswer {
-            url: self.client.url(self.prefix),
-            why,
-        })
+        Err(self.bad_answer("chunks that the file does not have"))
+    }
+
+    /// How much of a chunk the server has after a request that broke off.
+    async fn ask_held(&self, chunk: u32, length: u64, seed: u64) -> Result<u64, TransferError> {
+        let path = self.chunk_path(chunk);
+        // More than there is: it needs no more of this chunk, whatever it has.
+        let held: HeldBytes = self.ask(&path, seed).await?;
+        Ok(held.held_bytes.min(length))
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, path: &str, seed: u64) -> Result<T, TransferError> {
+        let limit = self.options.stall_max;
+        let get = || self.client.bulk_json(Method::GET, path, limit);
+        with_retries(&self.options.retry, seed, get).await
+    }
+
+    fn chunk_path(&self, chunk: u32) -> String {
+        format!("{}/chunks/{chunk}", self.prefix)
+    }
+
+    fn bad_answer(&self, why: &str) -> TransferError {
+        TransferError::BadAnswer {
+            url: self.client.url(&self.prefix),
+            why: why.to_owned(),
+        }
     }
 
     async fn complete(&self) -> Result<serde_json::Value, TransferError> {
@@ -138,41 +221,52 @@ impl Sender<'_> {
         with_retries(&self.options.retry, self.options.seed, post).await
     }
 
-    async fn chunk(&self, chunk: u32) -> Result<(), TransferError> {
-        let bytes = self.read_chunk(chunk).await?;
-        let seed = self.options.seed ^ (u64::from(chunk) << 32);
-        with_retries(&self.options.retry, seed, || self.put(chunk, bytes.clone())).await?;
-        self.meter.done(bytes.len() as u64);
-        Ok(())
-    }
-
-    async fn read_chunk(&self, chunk: u32) -> Result<Bytes, TransferError> {
+    /// Whether the file still is what its manifest says; the server found something else.
+    async fn check_source(&self, chunk: u32) -> Result<(), TransferError> {
         let (offset, length) = self.manifest.chunk_range(chunk).unwrap_or_default();
         let expected = self.manifest.chunks()[chunk as usize];
-        let (file, path) = (self.file.clone(), self.path.to_owned());
+        let source = self.source.clone();
         blocking(move || {
-            let mut bytes = vec![0; length as usize];
-            file.read_exact_at(&mut bytes, offset)
-                .map_err(TransferError::io("read", &path))?;
-            if hansa_store::hash_bytes(&bytes) == expected {
-                return Ok(Bytes::from(bytes));
+            let mut hasher = ChunkHasher::new();
+            let mut piece = vec![0; PIECE_BYTES];
+            let mut done = 0;
+            while done < length {
+                let count = (length - done).min(PIECE_BYTES as u64) as usize;
+                let read = source
+                    .file
+                    .read_exact_at(&mut piece[..count], offset + done);
+                read.map_err(TransferError::io("read", &source.path))?;
+                hasher.update(&piece[..count]);
+                done += count as u64;
             }
+            if hasher.finish() == expected {
+                return Ok(());
+            }
+            let path = source.path.clone();
             Err(TransferError::SourceChanged { path, chunk })
         })
         .await
     }
 
     /// One request; given up when no piece leaves and no answer comes for `stall_max`.
-    async fn put(&self, chunk: u32, bytes: Bytes) -> Result<(), TransferError> {
-        let path = format!("{}/chunks/{chunk}", self.prefix);
-        let url = self.client.url(&path);
+    async fn put(
+        &self,
+        lane: &mut Lane,
+        chunk: u32,
+        part: ByteRange,
+        chunk_bytes: u64,
+    ) -> Result<(), TransferError> {
+        let url = self.client.url(&self.chunk_path(chunk));
         let stall_max = self.options.stall_max;
         let moved_bytes = Arc::new(AtomicU64::new(0));
-        let request = self
-            .client
-            .bulk(Method::PUT, &path)
-            .header(CONTENT_LENGTH, bytes.len())
-            .body(counted_body(bytes, moved_bytes.clone()));
+        let failed = Arc::new(Mutex::new(None));
+        let body = self.body(chunk, part, moved_bytes.clone(), failed.clone());
+        let request = lane
+            .connection(part.length)?
+            .put(&url)
+            .header(CONTENT_LENGTH, part.length)
+            .header(CONTENT_RANGE, part.content_range(chunk_bytes))
+            .body(Body::wrap_stream(body));
         let mut sent = pin!(request.send());
         let mut seen_bytes = 0;
         let mut moved_at = Instant::now();
@@ -194,15 +288,61 @@ impl Sender<'_> {
                 }
             }
         };
+        if let Some(error) = failed.lock().ok().and_then(|mut failed| failed.take()) {
+            return Err(error);
+        }
         let broke = |error| TransferError::from_http(&error, &url, stall_max);
         let response = accept(response.map_err(broke)?, &url, stall_max).await?;
-        // Read to its end, the connection can carry the next chunk.
+        // Read to its end, the connection can carry the next part.
         let answer = tokio::time::timeout(stall_max, response.bytes()).await;
         let timed_out = |_| TransferError::TimedOut {
             url: url.clone(),
             limit: stall_max,
         };
         answer.map_err(timed_out)?.map_err(broke).map(drop)
+    }
+
+    /// A part of the file in pieces, read as the connection takes them, and counted. What cannot be read
+    /// is left in `failed`: the connection only says that the body broke off.
+    fn body(
+        &self,
+        chunk: u32,
+        part: ByteRange,
+        moved_bytes: Arc<AtomicU64>,
+        failed: Arc<Mutex<Option<TransferError>>>,
+    ) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send + use<> {
+        let (offset, _) = self.manifest.chunk_range(chunk).unwrap_or_default();
+        let (start, end) = (offset + part.start, offset + part.start + part.length);
+        let (source, bandwidth) = (self.source.clone(), self.options.bandwidth.clone());
+        stream::try_unfold(start, move |at| {
+            let (source, bandwidth) = (source.clone(), bandwidth.clone());
+            let (moved_bytes, failed) = (moved_bytes.clone(), failed.clone());
+            async move {
+                let count = (end - at).min(PIECE_BYTES as u64) as usize;
+                if count == 0 {
+                    return Ok(None);
+                }
+                bandwidth.pass(count).await;
+                let read = blocking(move || {
+                    let mut piece = vec![0; count];
+                    let read = source.file.read_exact_at(&mut piece, at);
+                    read.map_err(TransferError::io("read", &source.path))?;
+                    Ok(Bytes::from(piece))
+                });
+                match read.await {
+                    Ok(piece) => {
+                        moved_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                        Ok(Some((piece, at + count as u64)))
+                    }
+                    Err(error) => {
+                        if let Ok(mut failed) = failed.lock() {
+                            *failed = Some(error);
+                        }
+                        Err(std::io::Error::other("the file cannot be read"))
+                    }
+                }
+            }
+        })
     }
 
     fn bytes_of(&self, chunks: &[u32]) -> u64 {
@@ -213,14 +353,4 @@ impl Sender<'_> {
         };
         chunks.iter().map(length).sum()
     }
-}
-
-/// A body that counts what the connection has taken from it.
-fn counted_body(bytes: Bytes, moved_bytes: Arc<AtomicU64>) -> Body {
-    let pieces = (0..bytes.len().div_ceil(PIECE_BYTES)).map(move |i| {
-        let piece = bytes.slice(i * PIECE_BYTES..bytes.len().min((i + 1) * PIECE_BYTES));
-        moved_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        Ok::<_, std::io::Error>(piece)
-    });
-    Body::wrap_stream(stream::iter(pieces))
 }

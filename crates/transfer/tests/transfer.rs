@@ -10,8 +10,8 @@ use std::time::Duration;
 use hansa_base::RetryPolicy;
 use hansa_store::Manifest;
 use hansa_transfer::{
-    Client, Downloaded, Endpoint, Fingerprint, Progress, Token, TransferError, TransferOptions,
-    Trust, Uploaded, download, upload,
+    Client, Downloaded, Endpoint, Fingerprint, LaneLimits, Progress, Token, TransferError,
+    TransferOptions, Trust, Uploaded, download, upload,
 };
 use server::{CHUNK, TestServer};
 
@@ -41,6 +41,7 @@ struct Site {
     dir: tempfile::TempDir,
     progress: Mutex<Progress>,
     parallelism: usize,
+    stall_max: Duration,
 }
 
 impl Site {
@@ -55,6 +56,7 @@ impl Site {
             dir: tempfile::tempdir().unwrap(),
             progress: Mutex::default(),
             parallelism: 4,
+            stall_max: Duration::from_secs(30),
         }
     }
 
@@ -64,10 +66,16 @@ impl Site {
         self
     }
 
+    fn impatient(mut self) -> Self {
+        self.stall_max = Duration::from_millis(50);
+        self
+    }
+
     fn options(&self, retries: u32) -> TransferOptions {
-        let parallelism = self.parallelism.try_into().unwrap();
+        let (first, most) = (self.parallelism, self.parallelism);
         TransferOptions {
-            parallelism,
+            lanes: LaneLimits { first, most },
+            stall_max: self.stall_max,
             ..options(retries)
         }
     }
@@ -159,9 +167,14 @@ async fn after_a_cut_only_the_missing_chunks_travel() {
     // As long as somebody holds the file's lock, it is theirs.
     let partial = std::fs::File::open(site.dir.path().join("model.partial")).unwrap();
     partial.lock().unwrap();
+    let site = site.impatient();
     let busy = site.download(&server, 0).await;
     assert!(matches!(busy, Err(TransferError::Busy(_))), "{busy:?}");
     drop(partial);
+    let site = Site {
+        stall_max: Duration::from_secs(30),
+        ..site
+    };
 
     let before = server.sent_bytes();
     let done = site.download(&server, 0).await.unwrap();

@@ -6,17 +6,20 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use hansa_base::{Hash, ReplicaId};
 use hansa_protocol::{Command, Machine, Problem, Reply, Stage, Verdict};
-use hansa_store::{Blob, StoreError, Upload, UploadId};
-use hansa_transfer::MissingChunks;
+use hansa_store::{Blob, Manifest, StoreError, Upload, UploadId};
 use hansa_transfer::serve::{
-    ByteRange, RangeError, off_the_network, parse_range, receive_chunk, stream_blob,
+    ByteRange, RangeError, ReceiveError, Receiving, off_the_network, parse_content_range,
+    parse_range, receive_chunk, stream_blob,
 };
-use hansa_wire::http::{Code, Done};
+use hansa_transfer::{HeldBytes, MissingChunks};
+use hansa_wire::http::{CLIENT_HEADER, Code, Done};
 
 use super::control::unknown;
 use super::{Refused, SharedApp, json, may_act_for};
@@ -83,12 +86,13 @@ pub(super) async fn data(
             return Err(Refused::plain(416, "outside", error));
         }
     };
+    let caps = app.shell.bulk.caps_for(replica_of(&headers));
     let answer = Response::builder()
         .status(status)
         .header(header::CONTENT_TYPE, "application/octet-stream")
         .header(header::CONTENT_LENGTH, range.length)
         .header(header::CONTENT_RANGE, range.content_range(total_bytes))
-        .body(Body::from_stream(stream_blob(blob, range)));
+        .body(Body::from_stream(stream_blob(blob, range, caps)));
     answer.map_err(|error| Refused::new(Code::Internal, error))
 }
 
@@ -165,10 +169,36 @@ pub(super) async fn missing(
     Ok(axum::Json(MissingChunks { missing }).into_response())
 }
 
+/// How much of a chunk has arrived, for who was cut in it.
+pub(super) async fn held(
+    State(app): State<SharedApp>,
+    Extension(scope): Extension<Scope>,
+    Path((text, index)): Path<(String, u32)>,
+) -> Answer {
+    let id = hash(&text)?;
+    let held_bytes = match look_up(&app, &scope, id).await? {
+        Known::Announced { payload } => match place_of(&app, id, payload).await? {
+            Place::Upload(upload) => upload.held_bytes(index)?,
+            Place::Stored(blob) => length_of(blob.manifest(), index)?,
+        },
+        // Nothing more is needed; the request that completes it says what became of it.
+        Known::Decided(_) => u64::MAX,
+    };
+    Ok(axum::Json(HeldBytes { held_bytes }).into_response())
+}
+
+fn length_of(manifest: &Manifest, index: u32) -> Result<u64, StoreError> {
+    let chunks = manifest.chunk_count();
+    let range = manifest.chunk_range(index);
+    let (_, length) = range.ok_or(StoreError::NoChunk { index, chunks })?;
+    Ok(length)
+}
+
 pub(super) async fn chunk(
     State(app): State<SharedApp>,
     Extension(scope): Extension<Scope>,
     Path((text, index)): Path<(String, u32)>,
+    headers: HeaderMap,
     body: Body,
 ) -> Answer {
     let id = hash(&text)?;
@@ -176,14 +206,69 @@ pub(super) async fn chunk(
     if let Known::Announced { payload } = look_up(&app, &scope, id).await?
         && let Place::Upload(upload) = place_of(&app, id, payload).await?
     {
-        let taken = receive_chunk(upload, index, body.into_data_stream(), STALL_MAX).await;
-        taken.map_err(|error| {
-            let (status, code) = error.status_and_code();
-            Refused::plain(status, code, error)
-        })?;
+        let part = part_of(&headers, length_of(upload.manifest(), index)?)?;
+        let receiving = Receiving {
+            stall_max: STALL_MAX,
+            bandwidth: app.shell.bulk.caps_for(replica_of(&headers)),
+        };
+        let body = body.into_data_stream();
+        let taken = receive_chunk(upload, index, part, body, &receiving).await;
+        taken.map_err(refuse_chunk)?;
         report_progress(&app, id).await?;
     }
     Ok(json(&Done {}))
+}
+
+fn refuse_chunk(error: ReceiveError) -> Refused {
+    match error {
+        ReceiveError::Store(error) => Refused::from(error),
+        error => {
+            let (status, code) = error.status_and_code();
+            Refused::plain(status, code, error)
+        }
+    }
+}
+
+/// Which part of a chunk a body is; `None` without a header: the whole.
+fn part_of(headers: &HeaderMap, chunk_bytes: u64) -> Result<Option<ByteRange>, Refused> {
+    let Some(value) = headers.get(header::CONTENT_RANGE) else {
+        return Ok(None);
+    };
+    let text = value.to_str().map_err(|_| RangeError::Malformed);
+    let part = text.and_then(|text| parse_content_range(text, chunk_bytes));
+    part.map(Some).map_err(|_| {
+        let message = format!("a part of this chunk is \"bytes FIRST-LAST/{chunk_bytes}\"");
+        Refused::new(Code::BadRequest, message)
+    })
+}
+
+/// Who asks, by its own account: good enough to share bandwidth by.
+fn replica_of(headers: &HeaderMap) -> &str {
+    let value = headers.get(CLIENT_HEADER);
+    value.and_then(|value| value.to_str().ok()).unwrap_or("")
+}
+
+/// Bulk requests have a bounded number of places, so that there is always room, in connections and in
+/// file work, for control calls.
+pub(super) async fn limit_number(
+    State(app): State<SharedApp>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(place) = app.shell.bulk.place() else {
+        let mut refused = Refused::overloaded().into_response();
+        // Its body is not read, so this connection is of no use any more.
+        let close = HeaderValue::from_static("close");
+        refused.headers_mut().insert(header::CONNECTION, close);
+        return refused;
+    };
+    let (parts, body) = next.run(request).await.into_parts();
+    // The place is free once the answer's body has left, not when it begins.
+    let body = body.into_data_stream().map(move |piece| {
+        let _held = &place;
+        piece
+    });
+    Response::from_parts(parts, Body::from_stream(body))
 }
 
 async fn report_progress(app: &SharedApp, id: Hash) -> Result<(), Refused> {

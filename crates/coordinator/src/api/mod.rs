@@ -58,8 +58,12 @@ pub(crate) fn router(app: SharedApp) -> Router {
         .route("/v1/blobs/{hash}/manifest", get(bulk::manifest))
         .route("/v1/blobs/{hash}/data", get(bulk::data))
         .route("/v1/uploads/{id}", get(bulk::missing))
-        .route("/v1/uploads/{id}/chunks/{index}", put(bulk::chunk))
-        .route("/v1/uploads/{id}/complete", post(bulk::complete));
+        .route(
+            "/v1/uploads/{id}/chunks/{index}",
+            put(bulk::chunk).get(bulk::held),
+        )
+        .route("/v1/uploads/{id}/complete", post(bulk::complete))
+        .layer(from_fn_with_state(app.clone(), bulk::limit_number));
     let nowhere = || async { Refused::new(Code::NotFound, "there is nothing at this path") };
     control
         .merge(bulk)
@@ -234,6 +238,12 @@ impl From<StoreError> for Refused {
         let (status, code) = hansa_transfer::serve::status_and_code(&error);
         if status < 500 {
             return Self::plain(status, code, error);
+        }
+        if error.is_disk_full() {
+            tracing::error!(%error, "the disk is full");
+            let message =
+                "the coordinator's disk is full; its operator must make room, then it goes on";
+            return Self::plain(status, code, message);
         }
         // Paths of this machine are nobody else's business.
         tracing::error!(%error, "a request failed at the store");

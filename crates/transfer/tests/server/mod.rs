@@ -1,5 +1,7 @@
 //! A small HTTPS server over a real store, with faults to order.
+#![allow(dead_code)]
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -15,9 +17,9 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hansa_base::Hash;
 use hansa_store::{BlobStore, Bring, DataDir, Manifest, Upload};
-use hansa_transfer::serve::{self, ReceiveError};
+use hansa_transfer::serve::{self, ReceiveError, Received, Receiving};
 use hansa_transfer::tls::{self, ServerIdentity};
-use hansa_transfer::{Endpoint, ErrorBody, Fingerprint, MissingChunks, Token, Trust};
+use hansa_transfer::{Endpoint, ErrorBody, Fingerprint, HeldBytes, MissingChunks, Token, Trust};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -26,7 +28,13 @@ use tokio::task::JoinSet;
 
 pub const CHUNK: u64 = 100_000;
 const TOKEN: &str = "the-site's-token";
-const STALL: Duration = Duration::from_secs(20);
+
+fn receiving() -> Receiving {
+    Receiving {
+        stall_max: Duration::from_secs(20),
+        bandwidth: Vec::new(),
+    }
+}
 
 /// What goes wrong next.
 #[derive(Default)]
@@ -146,6 +154,18 @@ impl TestServer {
         }
     }
 
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// The same server under another address.
+    pub fn endpoint_at(&self, base_url: String) -> Endpoint {
+        Endpoint {
+            base_url,
+            ..self.endpoint()
+        }
+    }
+
     pub fn fingerprint(&self) -> Fingerprint {
         self.identity.fingerprint
     }
@@ -198,7 +218,7 @@ impl TestServer {
         let upload = self.shared().upload.lock().unwrap().clone().unwrap();
         let chunk = path.rsplit('/').next().unwrap().parse().unwrap();
         let body = stream::iter([Ok::<_, std::io::Error>(Bytes::from(body))]);
-        match serve::receive_chunk(upload, chunk, body, STALL).await {
+        match serve::receive_chunk(upload, chunk, None, body, &receiving()).await {
             Ok(_) => 200,
             Err(error) => error.status_and_code().0,
         }
@@ -210,6 +230,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .route(
             "/hello",
             get(|| async { Json(serde_json::json!({"hello": "site"})) }),
+        )
+        .route(
+            "/version",
+            get(|request: Request| async move { Json(format!("{:?}", request.version())) }),
         )
         .route(
             "/echo",
@@ -226,7 +250,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/blobs/{hash}/manifest", get(get_manifest))
         .route("/blobs/{hash}/data", get(get_data))
         .route("/uploads/u", get(get_missing))
-        .route("/uploads/u/chunks/{chunk}", put(put_chunk))
+        .route("/uploads/u/chunks/{chunk}", put(put_chunk).get(get_held))
         .route("/uploads/u/complete", post(complete))
         .layer(from_fn_with_state(shared.clone(), authorize))
         .with_state(shared)
@@ -271,7 +295,7 @@ async fn get_data(State(shared): Server, Path(hash): Path<String>, headers: Head
     let mut faults = shared.faults.lock().unwrap();
     let (flip, cut) = (take(&mut faults.flips_left), take(&mut faults.cuts_left));
     drop(faults);
-    let pieces = serve::stream_blob(blob, range).map_err(std::io::Error::other);
+    let pieces = serve::stream_blob(blob, range, Vec::new()).map_err(std::io::Error::other);
     // In small pieces, so that a cut falls inside a chunk.
     let pieces = pieces.flat_map(move |piece| stream::iter(split(piece, flip, cut)));
     let body = Body::from_stream(pieces.map(move |piece| count_sent(&shared, piece)));
@@ -316,7 +340,17 @@ async fn get_missing(State(shared): Server) -> Json<MissingChunks> {
     })
 }
 
-async fn put_chunk(State(shared): Server, Path(chunk): Path<u32>, body: Body) -> Response {
+async fn get_held(State(shared): Server, Path(chunk): Path<u32>) -> Json<HeldBytes> {
+    let held_bytes = current(&shared).held_bytes(chunk).unwrap();
+    Json(HeldBytes { held_bytes })
+}
+
+async fn put_chunk(
+    State(shared): Server,
+    Path(chunk): Path<u32>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
     let (cut, flip) = {
         let mut faults = shared.faults.lock().unwrap();
         let cut = faults.chunks_taken_left == Some(0);
@@ -337,9 +371,15 @@ async fn put_chunk(State(shared): Server, Path(chunk): Path<u32>, body: Body) ->
         }
         Bytes::from(bytes)
     });
-    match serve::receive_chunk(current(&shared), chunk, body, STALL).await {
-        Ok(_) => {
-            shared.received_chunks.fetch_add(1, Ordering::Relaxed);
+    let upload = current(&shared);
+    let (_, chunk_bytes) = upload.manifest().chunk_range(chunk).unwrap();
+    let header = headers[header::CONTENT_RANGE].to_str().unwrap();
+    let part = serve::parse_content_range(header, chunk_bytes).unwrap();
+    match serve::receive_chunk(upload, chunk, Some(part), body, &receiving()).await {
+        Ok(received) => {
+            if matches!(received, Received::Whole(_)) {
+                shared.received_chunks.fetch_add(1, Ordering::Relaxed);
+            }
             StatusCode::NO_CONTENT.into_response()
         }
         Err(error) => refuse_chunk(&error),
@@ -357,17 +397,14 @@ fn panic_connection() -> ! {
 }
 
 async fn complete(State(shared): Server) -> Response {
-    let upload = current(&shared);
     let damage = {
         let mut faults = shared.faults.lock().unwrap();
         std::mem::replace(&mut faults.damage_on_complete, 0) > 0
     };
     if damage {
-        let data = shared.data_dir.path().join("uploads/u/data");
-        let mut bytes = std::fs::read(&data).unwrap();
-        bytes[2 * CHUNK as usize] ^= 1;
-        std::fs::write(&data, bytes).unwrap();
+        lose_a_chunk(&shared);
     }
+    let upload = current(&shared);
     let work = move || shared.store.complete_upload(&upload);
     match serve::off_the_network(work).await {
         Ok(blob) => Json(serde_json::json!({"blob": blob.hash().to_string()})).into_response(),
@@ -376,4 +413,16 @@ async fn complete(State(shared): Server) -> Response {
             refuse(status, code, error)
         }
     }
+}
+
+/// What a power cut does: a chunk on disk is not what it was, and who starts again finds that out.
+fn lose_a_chunk(shared: &Shared) {
+    let data = shared.data_dir.path().join("uploads/u/data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    bytes[2 * CHUNK as usize] ^= 1;
+    std::fs::write(&data, bytes).unwrap();
+    let manifest = current(shared).manifest().clone();
+    let again = BlobStore::open(&shared.data_dir).unwrap();
+    let upload = again.begin_upload("u".parse().unwrap(), manifest).unwrap();
+    *shared.upload.lock().unwrap() = Some(upload);
 }

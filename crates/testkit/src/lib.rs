@@ -1,0 +1,15 @@
+//! A network to order, for tests and experiments.
+//!
+//! ```text
+//! client ──TCP──► ShapingProxy ──TCP──► server
+//!                   delay, rate, cuts, silence; counts what passes
+//! ```
+//!
+//! It works on streams, above the kernel's TCP: it delays and paces bytes but loses none, so it shows what
+//! latency, bandwidth and middleboxes do, and not what packet loss does. Never here: anything that a
+//! program of Hansa's needs.
+
+mod proxy;
+mod wire;
+
+pub use proxy::{Counts, Shape, ShapingProxy, Way};

@@ -1,0 +1,130 @@
+//! One lane of a transfer: a connection of its own, which retires before a middlebox cuts it, and the
+//! size of its next request.
+//!
+//! Proxies cut tunnels by age and by bytes, and some do both within a minute. A cut costs what is on its
+//! way, so a lane asks for no more than it can get in a few seconds, and takes a new connection in time.
+
+use std::time::{Duration, Instant};
+
+use crate::client::Client;
+use crate::error::TransferError;
+
+/// A connection is not used for a new request after this time, or after so many bytes: well before the
+/// minute and the 64 MiB after which known proxies cut.
+const AGE_MAX: Duration = Duration::from_secs(40);
+const CARRIED_BYTES_MAX: u64 = 46 << 20;
+/// A request should take about so long.
+const REQUEST_GOAL: Duration = Duration::from_secs(8);
+const UNIT_BYTES_FIRST: u64 = 4 << 20;
+const UNIT_BYTES_MIN: u64 = 64 << 10;
+const UNIT_BYTES_MAX: u64 = 16 << 20;
+
+/// The number of bytes to ask for at once, from how long earlier requests took. Pure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unit(u64);
+
+impl Unit {
+    fn after_success(self, bytes: u64, took: Duration) -> Self {
+        let rate = bytes as f64 / took.as_secs_f64().max(1e-3);
+        let goal = (rate * REQUEST_GOAL.as_secs_f64()) as u64;
+        Self(goal.clamp(self.0 / 2, self.0.saturating_mul(2))).bounded()
+    }
+
+    fn after_cut(self) -> Self {
+        Self(self.0 / 2).bounded()
+    }
+
+    fn bounded(self) -> Self {
+        Self(self.0.clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX))
+    }
+}
+
+/// A lane. Its requests come one after another.
+pub(crate) struct Lane {
+    client: Client,
+    connection: Option<Connection>,
+    unit: Unit,
+}
+
+struct Connection {
+    http: reqwest::Client,
+    began: Instant,
+    carried_bytes: u64,
+}
+
+impl Connection {
+    fn is_old(&self, wanted_bytes: u64) -> bool {
+        self.began.elapsed() >= AGE_MAX || self.carried_bytes + wanted_bytes > CARRIED_BYTES_MAX
+    }
+}
+
+impl Lane {
+    pub(crate) fn new(client: Client) -> Self {
+        let unit = Unit(UNIT_BYTES_FIRST);
+        Self {
+            client,
+            connection: None,
+            unit,
+        }
+    }
+
+    /// How much of so many bytes to ask for now.
+    pub(crate) fn unit_bytes(&self, left_bytes: u64) -> u64 {
+        // No crumbs: what is left after this request should be worth one.
+        match self.unit.0 {
+            unit if left_bytes <= unit + unit / 2 => left_bytes.min(UNIT_BYTES_MAX + (1 << 20)),
+            unit => unit,
+        }
+    }
+
+    /// The connection for a request of so many bytes: that of the last one, unless it is too old.
+    pub(crate) fn connection(&mut self, bytes: u64) -> Result<reqwest::Client, TransferError> {
+        if self.connection.as_ref().is_some_and(|c| c.is_old(bytes)) {
+            self.connection = None;
+        }
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => Connection {
+                http: self.client.new_connection()?,
+                began: Instant::now(),
+                carried_bytes: 0,
+            },
+        };
+        let connection = self.connection.insert(connection);
+        connection.carried_bytes += bytes;
+        Ok(connection.http.clone())
+    }
+
+    pub(crate) fn succeeded(&mut self, bytes: u64, took: Duration) {
+        self.unit = self.unit.after_success(bytes, took);
+    }
+
+    /// The next request is smaller, and on a new connection.
+    pub(crate) fn failed(&mut self) {
+        self.connection = None;
+        self.unit = self.unit.after_cut();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_follow_the_speed_and_shrink_with_every_cut() {
+        let mut unit = Unit(UNIT_BYTES_FIRST);
+        for _ in 0..10 {
+            unit = unit.after_success(unit.0, Duration::from_millis(200));
+        }
+        assert_eq!(unit.0, UNIT_BYTES_MAX);
+        // 100 kB/s: about 800 kB at once.
+        for _ in 0..10 {
+            unit = unit.after_success(unit.0, Duration::from_secs_f64(unit.0 as f64 / 100e3));
+        }
+        assert!((700_000..900_000).contains(&unit.0), "{unit:?}");
+        for _ in 0..10 {
+            unit = unit.after_cut();
+        }
+        assert_eq!(unit.0, UNIT_BYTES_MIN);
+    }
+}
