@@ -159,6 +159,13 @@ impl Client {
         })
     }
 
+    /// Whether connections may lead through a forward proxy.
+    pub(crate) fn behind_proxy(&self) -> bool {
+        let names = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+        let in_environment = || names.iter().any(|name| std::env::var_os(name).is_some());
+        self.recipe.proxy.is_some() || (!self.recipe.no_proxy && in_environment())
+    }
+
     /// A connection of its own, made by the first request.
     pub(crate) fn new_connection(&self) -> Result<reqwest::Client, TransferError> {
         self.recipe.build()

@@ -150,8 +150,9 @@ impl Work for Fetch {
                 return Ok(());
             }
             let url = self.client.url(&self.path);
-            wrong.wait(TransferError::BadChunk { url, chunk }).await?;
-            lane.failed();
+            let error = TransferError::BadChunk { url, chunk };
+            lane.failed(&error);
+            wrong.wait(error).await?;
         }
     }
 }
@@ -180,7 +181,7 @@ impl Fetch {
                     patience.moved();
                 }
                 Err(error) => {
-                    lane.failed();
+                    lane.failed(&error);
                     if sink.bytes > before {
                         patience.moved();
                     }
@@ -231,7 +232,7 @@ impl Fetch {
         // Read to its end, the connection can carry the next request.
         match tokio::time::timeout(stall_max, response.chunk()).await {
             Ok(Ok(None)) => {}
-            _ => lane.failed(),
+            _ => lane.drop_connection(),
         }
         Ok(())
     }

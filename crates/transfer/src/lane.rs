@@ -4,15 +4,13 @@
 //! Proxies cut tunnels by age and by bytes, and some do both within a minute. A cut costs what is on its
 //! way, so a lane asks for no more than it can get in a few seconds, and takes a new connection in time.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
 use crate::error::TransferError;
+use crate::retire::Retirement;
 
-/// A connection is not used for a new request after this time, or after so many bytes: well before the
-/// minute and the 64 MiB after which known proxies cut.
-const AGE_MAX: Duration = Duration::from_secs(40);
-const CARRIED_BYTES_MAX: u64 = 46 << 20;
 /// A request should take about so long.
 const REQUEST_GOAL: Duration = Duration::from_secs(8);
 const UNIT_BYTES_FIRST: u64 = 4 << 20;
@@ -42,6 +40,7 @@ impl Unit {
 /// A lane. Its requests come one after another.
 pub(crate) struct Lane {
     client: Client,
+    retirement: Arc<Mutex<Retirement>>,
     connection: Option<Connection>,
     unit: Unit,
 }
@@ -52,19 +51,14 @@ struct Connection {
     carried_bytes: u64,
 }
 
-impl Connection {
-    fn is_old(&self, wanted_bytes: u64) -> bool {
-        self.began.elapsed() >= AGE_MAX || self.carried_bytes + wanted_bytes > CARRIED_BYTES_MAX
-    }
-}
-
 impl Lane {
-    pub(crate) fn new(client: Client) -> Self {
-        let unit = Unit(UNIT_BYTES_FIRST);
+    /// `retirement` is what all lanes of a transfer learn together.
+    pub(crate) fn new(client: Client, retirement: Arc<Mutex<Retirement>>) -> Self {
         Self {
             client,
+            retirement,
             connection: None,
-            unit,
+            unit: Unit(UNIT_BYTES_FIRST),
         }
     }
 
@@ -77,10 +71,15 @@ impl Lane {
         }
     }
 
-    /// The connection for a request of so many bytes: that of the last one, unless it is too old.
+    /// The connection for a request of so many bytes: that of the last one, unless it is to retire.
     pub(crate) fn connection(&mut self, bytes: u64) -> Result<reqwest::Client, TransferError> {
-        if self.connection.as_ref().is_some_and(|c| c.is_old(bytes)) {
+        let is_due = self.connection.as_ref().is_some_and(|c| {
+            let retirement = lock(&self.retirement);
+            retirement.is_due(c.began.elapsed(), c.carried_bytes, bytes)
+        });
+        if is_due {
             self.connection = None;
+            lock(&self.retirement).retired();
         }
         let connection = match self.connection.take() {
             Some(connection) => connection,
@@ -100,10 +99,22 @@ impl Lane {
     }
 
     /// The next request is smaller, and on a new connection.
-    pub(crate) fn failed(&mut self) {
-        self.connection = None;
+    pub(crate) fn failed(&mut self, error: &TransferError) {
+        let connection = self.connection.take();
+        if let (Some(c), TransferError::Cut { .. }) = (connection, error) {
+            lock(&self.retirement).cut(c.began.elapsed(), c.carried_bytes);
+        }
         self.unit = self.unit.after_cut();
     }
+
+    /// The connection cannot be used again.
+    pub(crate) fn drop_connection(&mut self) {
+        self.connection = None;
+    }
+}
+
+fn lock(retirement: &Mutex<Retirement>) -> MutexGuard<'_, Retirement> {
+    retirement.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

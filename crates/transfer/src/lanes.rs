@@ -13,6 +13,7 @@ use crate::error::TransferError;
 use crate::lane::Lane;
 use crate::lane_control::LaneControl;
 use crate::options::{Meter, Progress, TransferOptions};
+use crate::retire::Retirement;
 
 /// How often progress is told and the number of lanes looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -75,6 +76,7 @@ pub(crate) async fn run<W: Work>(
         wanted: control.lanes().into(),
         running: 0.into(),
     });
+    let retirement = Arc::new(Mutex::new(Retirement::new(client.behind_proxy())));
     let mut lanes = JoinSet::new();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -82,7 +84,8 @@ pub(crate) async fn run<W: Work>(
         let running = shared.running.load(Ordering::Relaxed);
         for _ in running..control.lanes().min(running + shared.left()) {
             shared.running.fetch_add(1, Ordering::Relaxed);
-            lanes.spawn(drive(Lane::new(client.clone()), shared.clone()));
+            let lane = Lane::new(client.clone(), retirement.clone());
+            lanes.spawn(drive(lane, shared.clone()));
         }
         tokio::select! {
             ended = lanes.join_next() => match ended {

@@ -33,6 +33,7 @@ mod lanes;
 mod options;
 mod partial;
 mod pinning;
+mod retire;
 mod retry;
 pub mod serve;
 pub mod tls;

@@ -158,7 +158,7 @@ impl Work for Sender {
                 }
                 Err(error) => error,
             };
-            lane.failed();
+            lane.failed(&error);
             if error.refusal_code() == Some(CODE_CHUNK_MISMATCH) {
                 self.check_source(chunk).await?;
                 wrong.wait(error).await?;
