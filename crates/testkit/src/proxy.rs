@@ -339,7 +339,7 @@ impl Pump {
             loop {
                 let count = from.read(&mut buffer).await?;
                 if count == 0 {
-                    return Ok(());
+                    return Ok(false);
                 }
                 let _ = silent.wait_for(|silent| !silent).await;
                 let mut piece = buffer[..count].to_vec();
@@ -351,7 +351,7 @@ impl Pump {
                 let _ = sender.send((arrives, piece));
                 let sum = carried.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
                 if shared.shape.cut_after_bytes.is_some_and(|most| sum >= most) {
-                    full.send_replace(true);
+                    return Ok(true);
                 }
             }
         };
@@ -366,9 +366,15 @@ impl Pump {
                 to.write_all(&piece).await?;
                 room.add_permits(piece.len());
             }
-            to.shutdown().await
+            Ok(())
         };
-        tokio::try_join!(reading, writing).map(drop)
+        let (is_full, ()) = tokio::try_join!(reading, writing)?;
+        if is_full {
+            // What was taken on has been passed on; now comes the cut.
+            full.send_replace(true);
+            return std::future::pending().await;
+        }
+        to.shutdown().await
     }
 }
 
