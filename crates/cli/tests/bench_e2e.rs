@@ -60,3 +60,28 @@ fn what_cannot_be_measured_is_refused_with_what_can() {
         );
     }
 }
+
+#[test]
+fn a_whole_exchange_of_a_tiny_model_is_measured_step_by_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut hansa = Command::new(env!("CARGO_BIN_EXE_hansa"));
+    hansa.args(["bench", "exchange", "--model", "tiny", "--sites", "2"]);
+    hansa.args(["--rounds", "2", "--share-cache", "--json", "--dir"]);
+    let output = hansa.arg(dir.path()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rounds = report["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 2);
+    for round in rounds {
+        assert!(round["total_s"].as_f64().unwrap() > 0.0, "{round}");
+    }
+    assert!(report["floor"]["total_s"].as_f64().unwrap() > 0.0);
+    let memory = report["memory"].as_array().unwrap();
+    let names: Vec<_> = memory.iter().map(|one| one["process"].as_str()).collect();
+    assert_eq!(names, ["coordinator", "site1", "site2"].map(Some));
+    for one in memory {
+        assert!(one["peak_resident_bytes"].as_u64().unwrap() > 0, "{one}");
+    }
+}
