@@ -158,7 +158,6 @@ struct Times {
     last_up: f64,
     contributed: f64,
     first_down: f64,
-    last_down: f64,
     adopted: f64,
 }
 
@@ -183,7 +182,6 @@ impl Story {
                 "contributed" => times.contributed = at,
                 "downloading" if times.contributed > 0.0 => {
                     first(&mut times.first_down);
-                    times.last_down = at;
                 }
                 "adopted" => {
                     let generation = event["generation"].as_u64().unwrap_or(0);
@@ -195,6 +193,15 @@ impl Story {
                 _ => {}
             }
         }
+        // What took no time was not told: a download that another replica had made, for one.
+        for times in rounds.values_mut() {
+            if times.first_up == 0.0 {
+                (times.first_up, times.last_up) = (times.contributed, times.contributed);
+            }
+            if times.first_down == 0.0 {
+                times.first_down = times.adopted;
+            }
+        }
         Self(rounds)
     }
 }
@@ -202,7 +209,7 @@ impl Story {
 fn round(stories: &[Story], base: u64, merge_s: f64) -> anyhow::Result<Round> {
     let all = stories.iter().map(|story| story.0.get(&base).copied());
     let all = all.collect::<Option<Vec<Times>>>();
-    let all = all.filter(|all| all.iter().all(|times| times.contributed > 0.0));
+    let all = all.filter(|all| all.iter().all(|times| times.adopted > 0.0));
     let all = all.with_context(|| format!("a replica took no part in round {base}"))?;
     let longest = |span: fn(&Times) -> f64| all.iter().map(span).fold(0.0, f64::max);
     let first = |time: fn(&Times) -> f64| all.iter().map(time).fold(f64::MAX, f64::min);
