@@ -109,8 +109,8 @@ fn what_was_lost_once_is_granted_like_anything_else() {
     assert_eq!(story.grant("b").lease.spans, [span(0, 4)]);
 }
 
-#[test]
-fn what_was_lost_twice_comes_last_and_alone_and_by_halves() {
+/// The first half of an epoch was lost twice, each time with another; `b` has the rest.
+fn lost_twice() -> Story {
     let mut story = Story::with(|spec| spec.digest.windows = Windows(8));
     story.register("b");
     for name in ["hung", "hung-too"] {
@@ -120,6 +120,12 @@ fn what_was_lost_twice_comes_last_and_alone_and_by_halves() {
         assert_eq!(story.replica(name).tally.failed, Windows(4));
     }
     assert_eq!(story.grant("b").lease.spans, [span(4, 8)]);
+    story
+}
+
+#[test]
+fn what_was_lost_twice_comes_last_and_alone_and_by_halves() {
+    let mut story = lost_twice();
     for (name, alone) in [("c", span(0, 2)), ("d", span(2, 4))] {
         story.register(name);
         assert_eq!(story.grant(name).lease.spans, [alone]);
@@ -174,14 +180,7 @@ fn an_outage_that_ends_leases_within_a_heartbeat_of_each_other_is_nobodys_data()
 
 #[test]
 fn what_is_tried_alone_stays_alone_in_the_next_round() {
-    let mut story = Story::with(|spec| spec.digest.windows = Windows(8));
-    story.register("b");
-    for name in ["hung", "hung-too"] {
-        story.register(name);
-        story.grant(name);
-        story.pass(8, &["b"]);
-    }
-    assert_eq!(story.grant("b").lease.spans, [span(4, 8)]);
+    let mut story = lost_twice();
     story.register("c");
     let alone = story.grant("c");
     assert_eq!(alone.lease.spans, [span(0, 2)]);
