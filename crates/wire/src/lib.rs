@@ -15,6 +15,7 @@ pub mod journal;
 mod local;
 mod mirror;
 mod payload;
+pub mod queue;
 pub mod recipe;
 mod state;
 pub mod status;

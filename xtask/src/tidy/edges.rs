@@ -12,6 +12,7 @@ const ORDER: &[&str] = &[
     "protocol",
     "outer",
     "planner",
+    "queue",
     "corpus",
     "train",
     "wire",

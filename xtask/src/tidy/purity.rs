@@ -26,6 +26,7 @@ const PURE: &[(&str, &[&str])] = &[
         ],
     ),
     ("planner", &["thiserror"]),
+    ("queue", &["thiserror"]),
 ];
 
 /// Paths that reach outside, with what to do instead.

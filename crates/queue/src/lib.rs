@@ -1,0 +1,27 @@
+//! Which jobs are wanted at which site, and what became of them.
+//!
+//! ```text
+//!   INTENDED   the coordinator's journal: intent 7, one job of shape "small" for replica lumi/r1
+//!   REPORTED   the site process, from squeue and sacct: job 4711 is PENDING (Priority)
+//!   OBSERVED   heartbeats of the replica at the coordinator: lumi/r1 lives
+//! ```
+//!
+//! The three are never mixed up: losing contact with a site ends no job, and a job that Slurm calls
+//! running may train nothing. An intent is made durable before anybody hears of it, and there is never
+//! more than one submission for it. Never here: Slurm, clocks, files, sockets, randomness,
+//! serialisation.
+
+mod order;
+mod profile;
+mod report;
+mod sync;
+mod text;
+
+pub use order::{Begin, Order, Submission};
+pub use profile::{Budget, Chain, Retry, Shape, SiteProfile};
+pub use report::{
+    BudgetReport, How, JobReport, JobSource, PartitionReport, ProbeAnswer, ProbeReport, Refusal,
+    RefusalKind, Report, ReservationReport, Stamped, UsageReport,
+};
+pub use sync::{REPORTS_MAX, RunNews, SYNC_BYTES_MAX, SyncReply, SyncRequest};
+pub use text::{GpuS, IntentId, JobId, LeaseNo, Line, Raw, ShapeName, UnixS};

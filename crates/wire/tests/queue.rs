@@ -1,0 +1,88 @@
+//! What a site process and the coordinator say to each other: golden bytes, and what is refused.
+#![allow(clippy::unwrap_used)]
+
+mod samples;
+
+use hansa_queue::*;
+use hansa_wire::{decode, encode};
+use proptest::prelude::*;
+use samples::*;
+
+/// One message a line, as wire version 1 writes them.
+const SYNC_V1: &str = include_str!("golden/sync_v1.jsonl");
+
+#[test]
+fn messages_of_version_1_load_and_are_still_written_the_same() {
+    let (requests, replies) = (sync_requests(), sync_replies());
+    let lines: Vec<&str> = SYNC_V1.lines().collect();
+    assert_eq!(lines.len(), requests.len() + replies.len());
+    let (first, last) = lines.split_at(requests.len());
+    for (line, request) in first.iter().zip(requests) {
+        assert_eq!(decode::<SyncRequest>(line.as_bytes()).unwrap(), request);
+        assert_eq!(String::from_utf8(encode(&request)).unwrap(), *line);
+    }
+    for (line, reply) in last.iter().zip(replies) {
+        assert_eq!(decode::<SyncReply>(line.as_bytes()).unwrap(), reply);
+        assert_eq!(String::from_utf8(encode(&reply)).unwrap(), *line);
+    }
+}
+
+#[test]
+fn a_report_is_cut_not_refused_and_a_wrong_profile_is_refused_by_its_field() {
+    let mut request = sync_requests().remove(1);
+    request.reports.truncate(1);
+    let text = String::from_utf8(encode(&request)).unwrap();
+    let long = text.replace("starts then", &"x\\n".repeat(5000));
+    let back: SyncRequest = decode(long.as_bytes()).unwrap();
+    let Report::Probe(probe) = &back.reports[0].report else {
+        panic!("another report");
+    };
+    assert_eq!(probe.raw.as_str().len(), 4096);
+
+    let refuse = |from: &str, to: &str| {
+        let text = String::from_utf8(encode(&sync_requests()[0])).unwrap();
+        assert!(text.contains(from), "{text}");
+        let text = text.replace(from, to);
+        decode::<SyncRequest>(text.as_bytes())
+            .unwrap_err()
+            .to_string()
+    };
+    let error = refuse("\"preferred\":\"small\"", "\"preferred\":\"smal\"");
+    assert_eq!(
+        error,
+        "profile: the preferred shape is not among the shapes"
+    );
+    let error = refuse("\"nodes\":2", "\"nodes\":0");
+    assert!(
+        error.starts_with("profile.shapes: a shape has 1 to"),
+        "{error}"
+    );
+    let error = refuse("\"holder\":\"uan02 4711 k3j9\"", "\"holder\":\" \"");
+    assert_eq!(error, "holder and spool are needed");
+    let error = refuse("\"site\":\"lumi\"", "\"site\":\"../lumi\"");
+    assert!(error.starts_with("site: "), "{error}");
+}
+
+#[test]
+fn optional_fields_may_be_left_out() {
+    let text =
+        r#"{"site":"lumi","holder":"a","take_over":false,"leave":false,"spool":"s","reports":[]}"#;
+    let request: SyncRequest = decode(text.as_bytes()).unwrap();
+    assert_eq!((request.lease, request.profile), (None, None));
+}
+
+proptest! {
+    #[test]
+    fn damaged_messages_are_an_error_never_a_panic(
+        noise in prop::collection::vec(any::<u8>(), 0..60),
+        at in any::<prop::sample::Index>(),
+        which in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = encode(which.get(&sync_requests()));
+        let at = at.index(bytes.len());
+        let end = (at + noise.len() % 7).min(bytes.len());
+        bytes.splice(at..end, noise.iter().copied());
+        let _ = decode::<SyncRequest>(&bytes);
+        let _ = decode::<SyncReply>(&bytes);
+    }
+}

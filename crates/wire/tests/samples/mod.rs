@@ -1,0 +1,254 @@
+//! One of each message, report and order.
+
+use hansa_queue::*;
+
+pub fn shape(name: &str) -> Shape {
+    Shape {
+        name: name.into(),
+        partition: "small-g".into(),
+        account: Some("project_1".into()),
+        qos: None,
+        nodes: 2,
+        gpus_per_node: 8,
+        walltime_s: 7200,
+    }
+}
+
+pub fn profile() -> SiteProfile {
+    SiteProfile {
+        wanted_jobs: 2,
+        preferred: "small".into(),
+        shapes: vec![shape("small"), shape("large")],
+        chain: Chain::Begin,
+        max_pending: 4,
+        budget: Budget {
+            gpu_s_left: Some(GpuS(360_000)),
+            reserve_gpu_s: GpuS(3600),
+            ends_at: Some(UnixS(1_800_000_000)),
+        },
+        probe_every_s: 300,
+        usage_every_s: 3600,
+        retry: Retry::default(),
+    }
+}
+
+fn request(reports: Vec<Report>) -> SyncRequest {
+    let stamped = reports.into_iter().zip(1..).map(|(report, seq)| Stamped {
+        seq,
+        at: UnixS(1_764_000_000 + seq),
+        report,
+    });
+    SyncRequest {
+        site: "lumi".parse().unwrap(),
+        holder: "uan02 4711 k3j9".into(),
+        lease: Some(LeaseNo(3)),
+        take_over: false,
+        leave: false,
+        profile: None,
+        spool: "5f0c".into(),
+        reports: stamped.collect(),
+    }
+}
+
+pub fn sync_requests() -> Vec<SyncRequest> {
+    let mut first = request(Vec::new());
+    first.lease = None;
+    first.take_over = true;
+    first.profile = Some(profile());
+    let mut last = request(Vec::new());
+    last.leave = true;
+    vec![first, request(reports()), last]
+}
+
+fn refusal(word: &str) -> Refusal {
+    Refusal {
+        kind: RefusalKind::from_word(word),
+        lasting: true,
+        text: "Job violates accounting/QOS policy".into(),
+    }
+}
+
+fn probe(answer: ProbeAnswer) -> Report {
+    Report::Probe(ProbeReport {
+        shape: "small".into(),
+        prober: "ada project_1".into(),
+        took_ms: 14,
+        answer,
+        partition: Some("small-g".into()),
+        raw: "starts then".into(),
+    })
+}
+
+fn job(intent: u64) -> (IntentId, JobId) {
+    (IntentId(intent), JobId::new("4711"))
+}
+
+pub fn reports() -> Vec<Report> {
+    let (intent, id) = job(7);
+    let mut all = vec![
+        probe(ProbeAnswer::Starts(UnixS(1_764_003_600))),
+        probe(ProbeAnswer::Refused(refusal("allocation-exhausted"))),
+        probe(ProbeAnswer::Failed("no answer in 20 s".into())),
+        Report::Attempting { intent },
+        Report::Submitted {
+            intent,
+            job: id.clone(),
+            how: How::Reply,
+            raw: "4711".into(),
+        },
+        Report::Submitted {
+            intent,
+            job: id.clone(),
+            how: How::Found,
+            raw: "".into(),
+        },
+        Report::Gone {
+            intent,
+            job: id.clone(),
+        },
+        Report::Tail {
+            intent,
+            job: id.clone(),
+            text: "step 1\nout of memory".into(),
+        },
+        Report::Cancelled {
+            intent,
+            job: id.clone(),
+        },
+        Report::Released { intent, job: id },
+        Report::Trouble {
+            what: "squeue".into(),
+            text: "Unable to contact slurm controller".into(),
+        },
+        Report::Recovered {
+            what: "squeue".into(),
+        },
+        job_report(),
+    ];
+    let words = [
+        "allocation-exhausted",
+        "job-limit",
+        "controller",
+        "rate-limited",
+        "withdrawn",
+        "time-limit",
+    ];
+    all.extend(words.map(|word| Report::NotSubmitted {
+        intent,
+        refusal: refusal(word),
+        raw: "sbatch: error".into(),
+    }));
+    all.extend(site_reports());
+    all
+}
+
+fn job_report() -> Report {
+    let (intent, job) = job(7);
+    Report::Job(JobReport {
+        intent,
+        job,
+        state: "CANCELLED".into(),
+        cancelled_by: Some(1000),
+        reason: "None".into(),
+        source: JobSource::Sacct,
+        submitted: Some(UnixS(1_764_000_000)),
+        started: Some(UnixS(1_764_000_100)),
+        ended: Some(UnixS(1_764_000_200)),
+        limit_s: Some(7200),
+        nodes: vec!["nid005000".into(), "nid005001".into()],
+        exit_code: Some(0),
+        signal: Some(15),
+        restarts: 1,
+    })
+}
+
+fn site_reports() -> Vec<Report> {
+    vec![
+        Report::Usage(UsageReport {
+            partition: "small-g".into(),
+            window_s: 172_800,
+            jobs: 4169,
+            realised_s: 16,
+            requested_s: 100,
+            realised_cpu_s: 1600,
+            requested_cpu_s: 20_000,
+            own_only: true,
+        }),
+        Report::Partition(PartitionReport {
+            name: "small-g".into(),
+            state: "UP".into(),
+            walltime_max_s: Some(259_200),
+            raw: "PartitionName=small-g".into(),
+        }),
+        Report::Reservation(ReservationReport {
+            name: "maint".into(),
+            start: UnixS(1_764_100_000),
+            end: UnixS(1_764_130_000),
+            nodes: "nid[005000-005999]".into(),
+            maintenance: true,
+            raw: "ReservationName=maint".into(),
+        }),
+        Report::Budget(BudgetReport {
+            gpu_s_left: Some(GpuS(123_456)),
+            ends_at: None,
+            source: "lumi-allocations".into(),
+        }),
+    ]
+}
+
+pub fn sync_replies() -> Vec<SyncReply> {
+    let news = RunNews {
+        run_id: "ab".repeat(32),
+        ended: false,
+        paused: Some("by the operator: new data".into()),
+        drained: None,
+        queue_paused: Some("3 jobs failed at once".into()),
+        windows_left: 4096,
+        now: UnixS(1_764_000_300),
+    };
+    vec![SyncReply {
+        lease: LeaseNo(4),
+        lease_ttl_ms: 180_000,
+        next_sync_ms: 20_000,
+        accepted_through: 17,
+        orders: orders(),
+        news,
+    }]
+}
+
+fn orders() -> Vec<Order> {
+    let (intent, job) = job(8);
+    let submit = |begin| {
+        Order::Submit(Submission {
+            intent,
+            replica: "r1".parse().unwrap(),
+            shape: "small".into(),
+            link: 2,
+            begin,
+            exclude: vec!["nid005000".into()],
+            tried: true,
+        })
+    };
+    vec![
+        submit(Begin::Now),
+        submit(Begin::At(UnixS(1_764_007_200))),
+        submit(Begin::Singleton),
+        Order::Withdraw {
+            intent,
+            why: "the run is over".into(),
+        },
+        Order::Cancel {
+            intent,
+            job: job.clone(),
+            why: "the run is over".into(),
+        },
+        Order::Release {
+            intent,
+            job: job.clone(),
+        },
+        Order::Probe {
+            shape: "small".into(),
+        },
+        Order::Tail { intent, job },
+    ]
+}
