@@ -5,7 +5,7 @@ use hansa_outer::{Layout, TensorSpec};
 use hansa_train::ModelConfig;
 
 /// What may be asked for.
-pub const NAMES: &str = "qwen3-0.6b, qwen3-60m or tiny";
+pub const NAMES: &str = "qwen3-0.6b, qwen3-172m, qwen3-60m or tiny";
 
 /// The tensors of a model, laid out from its sizes.
 ///
@@ -36,6 +36,7 @@ pub fn layout(name: &str) -> anyhow::Result<Layout> {
 pub fn config(name: &str) -> anyhow::Result<ModelConfig> {
     let (vocab_size, hidden_size, intermediate_size, layers, heads) = match name {
         "qwen3-0.6b" => (151_936, 1024, 3072, 28, 16),
+        "qwen3-172m" => (45_056, 1024, 3072, 8, 16),
         "qwen3-60m" => (50_304, 512, 1536, 8, 8),
         "tiny" => (499, 64, 96, 3, 2),
         _ => bail!("no model {name:?}: use {NAMES}"),

@@ -1,5 +1,6 @@
 //! `hansa bench`: what the heavy steps cost on this machine, beside what its hardware allows.
 
+mod exchange;
 mod merge;
 
 use crate::ui::print_json;
@@ -11,6 +12,12 @@ use std::path::PathBuf;
 pub enum Command {
     /// Merge contributions of a model and move as many bytes plainly, in turns.
     Merge(merge::Arguments),
+    /// Exchange weights with a real coordinator and real sessions, step by step, beside plain copies of as
+    /// many bytes.
+    Exchange(exchange::Arguments),
+    /// Take part in an exchange that is measured.
+    #[command(hide = true)]
+    Replica(exchange::ReplicaArguments),
     /// Run one step of a measurement in this process, as another process asks for.
     #[command(hide = true)]
     Task(TaskArguments),
@@ -27,6 +34,8 @@ pub struct TaskArguments {
 pub fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Merge(arguments) => merge::run(arguments),
+        Command::Exchange(arguments) => exchange::run(arguments),
+        Command::Replica(arguments) => exchange::replica(&arguments),
         Command::Task(arguments) => print_json(&hansa_bench::process::run_task(&arguments.task)?),
     }
 }

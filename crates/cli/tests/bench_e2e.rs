@@ -3,10 +3,10 @@
 
 use std::process::{Command, Output};
 
-fn bench(arguments: &[&str]) -> Output {
+fn bench(what: &str, arguments: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let mut hansa = Command::new(env!("CARGO_BIN_EXE_hansa"));
-    hansa.args(["bench", "merge", "--dir"]).arg(dir.path());
+    hansa.args(["bench", what, "--dir"]).arg(dir.path());
     let output = hansa.args(arguments).output().unwrap();
     let left = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 0, "files are left behind");
@@ -15,17 +15,20 @@ fn bench(arguments: &[&str]) -> Output {
 
 #[test]
 fn merges_of_a_tiny_model_are_measured_beside_their_floor() {
-    let output = bench(&[
-        "--model",
-        "tiny",
-        "--contributions",
-        "1,5",
-        "--threads",
-        "1,2,3",
-        "--runs",
-        "2",
-        "--json",
-    ]);
+    let output = bench(
+        "merge",
+        &[
+            "--model",
+            "tiny",
+            "--contributions",
+            "1,5",
+            "--threads",
+            "1,2,3",
+            "--runs",
+            "2",
+            "--json",
+        ],
+    );
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -47,16 +50,55 @@ fn merges_of_a_tiny_model_are_measured_beside_their_floor() {
 
 #[test]
 fn what_cannot_be_measured_is_refused_with_what_can() {
-    for (arguments, says) in [
-        (&["--model", "gpt"][..], "qwen3-0.6b"),
-        (&["--model", "tiny", "--contributions", "0"], "from 1"),
-        (&["--model", "tiny", "--codec", "fp16"], "bf16"),
+    for (what, arguments, says) in [
+        ("merge", &["--model", "gpt"][..], "qwen3-0.6b"),
+        (
+            "merge",
+            &["--model", "tiny", "--contributions", "0"],
+            "from 1",
+        ),
+        ("merge", &["--model", "tiny", "--codec", "fp16"], "bf16"),
+        ("exchange", &["--model", "gpt"], "qwen3-0.6b"),
+        ("exchange", &["--model", "tiny", "--codec", "fp16"], "bf16"),
     ] {
-        let output = bench(arguments);
+        let output = bench(what, arguments);
         let errors = String::from_utf8(output.stderr).unwrap();
         assert!(
             !output.status.success() && errors.contains(says),
             "{errors}"
         );
     }
+}
+
+#[test]
+fn whole_exchanges_of_a_tiny_model_are_measured_step_by_step() {
+    let output = bench(
+        "exchange",
+        &["--model", "tiny", "--sites", "3", "--runs", "2", "--json"],
+    );
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rounds = report["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 2);
+    for round in rounds {
+        let parts = ["encode_s", "upload_s", "verify_s", "merge_s", "download_s"];
+        let parts = parts.map(|part| round[part].as_f64().unwrap());
+        let total = round["total_s"].as_f64().unwrap();
+        assert!(
+            parts.iter().all(|part| (0.0..=total).contains(part)),
+            "{round}"
+        );
+        assert!(total > 0.0, "{round}");
+    }
+    // Two bytes for each of the model's numbers, and the file's head.
+    let model_bytes = report["model_bytes"].as_u64().unwrap();
+    let numbers_bytes = 2 * hansa_bench::model::layout("tiny").unwrap().elements();
+    assert!((numbers_bytes..numbers_bytes + 10_000).contains(&model_bytes));
+    assert!(report["floor"]["total_s"].as_f64().unwrap() > 0.0);
+    let processes = report["memory"].as_array().unwrap().iter();
+    let processes: Vec<_> = processes
+        .map(|process| process["process"].as_str().unwrap())
+        .collect();
+    assert_eq!(processes, ["coordinator", "site1", "site2", "site3"]);
 }

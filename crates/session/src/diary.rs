@@ -85,6 +85,7 @@ impl Log {
                 | SessionEvent::Uploading { .. }
                 | SessionEvent::Evaluating { .. }
                 | SessionEvent::CheckingCorpus { .. }
+                | SessionEvent::HeartbeatAnswered { .. }
         );
         if frequent {
             let soon = self

@@ -144,6 +144,11 @@ pub enum SessionEvent {
         /// How long it was away, in seconds.
         after_s: f64,
     },
+    /// The coordinator answered a sign of life. However full the link is, that should take little.
+    HeartbeatAnswered {
+        /// From the call to its answer, in milliseconds.
+        took_ms: f64,
+    },
     /// A signal asked for the end: the running step is finished and contributed.
     Leaving {
         /// What will be contributed: steps of the running phase.

@@ -344,7 +344,13 @@ impl Shell {
         let state = self.state.clone();
         let make = async move {
             let made = fetch::call(&coordinator, &sender, call, digest, payload, &state);
+            let began = Instant::now();
             let result = made.await;
+            if beside_others && result.is_ok() {
+                let took_ms = began.elapsed().as_secs_f64() * 1e3;
+                let told = Msg::Tell(SessionEvent::HeartbeatAnswered { took_ms });
+                let _ = sender.try_send(told);
+            }
             // An error means that the session is over.
             let _ = sender.send(Msg::Answered { no, result }).await;
         };

@@ -22,7 +22,7 @@ enum Sync {
 /// `hansa bench merge`.
 #[derive(Args)]
 pub struct Arguments {
-    /// The model of which the shapes are taken: qwen3-0.6b, qwen3-60m or tiny.
+    /// The model of which the shapes are taken: qwen3-0.6b, qwen3-172m, qwen3-60m or tiny.
     #[arg(long, default_value = "qwen3-0.6b")]
     model: String,
     /// Numbers of contributions, each measured alone.
