@@ -147,7 +147,7 @@ impl Client {
             tls,
             headers,
             proxy,
-            no_proxy: loopback,
+            no_proxy: loopback || all_are_excepted(),
             http: route.http,
         };
         let base_url = endpoint.base_url.trim_end_matches('/').to_owned();
@@ -222,6 +222,12 @@ impl Client {
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base_url)
     }
+}
+
+/// Whether `NO_PROXY` excepts everything; the library takes its `*` for names only, not for addresses.
+fn all_are_excepted() -> bool {
+    let said = ["NO_PROXY", "no_proxy"].map(std::env::var);
+    said.iter().flatten().any(|value| value.trim() == "*")
 }
 
 /// Turns a refusal into an error with the server's own words.

@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 pub const CHUNK: u64 = 100_000;
-const TOKEN: &str = "the-site's-token";
+pub const TOKEN: &str = "the-site's-token";
 
 fn receiving() -> Receiving {
     Receiving {

@@ -1,0 +1,1 @@
+"""A Flower app that moves and averages a model's arrays and trains nothing."""
