@@ -27,11 +27,13 @@ server=$(field address) hash=$(field hash) print=$(field fingerprint)
 started+=($!)
 until [ -s "$DIR/slow" ]; do sleep 0.2; done
 slow=$(sed -n 's/listening on //p' "$DIR/slow")
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 cat >"$DIR/squid.conf" <<CONF
-http_port 127.0.0.1:13128
+http_port 127.0.0.1:$port
 http_access allow all
 client_lifetime 60 seconds
 pid_filename $DIR/squid.pid
+shutdown_lifetime 1 second
 cache_log $DIR/squid.log
 access_log stdio:$DIR/squid.access
 hosts_file $DIR/hosts
@@ -43,7 +45,7 @@ chmod 777 "$DIR"
 squid -N -f "$DIR/squid.conf" 2>"$DIR/squid.err" &
 started+=($!)
 sleep 2
-export HTTPS_PROXY=http://127.0.0.1:13128
+export HTTPS_PROXY=http://127.0.0.1:$port
 url=https://hansa.test:${slow##*:}
 echo "through squid, client_lifetime 60 seconds, at $MBIT Mbit/s:"
 "$T/move" get --url "$url" --fingerprint "$print" --hash "$hash" --dest "$DIR/got"

@@ -15,4 +15,4 @@ HANSA=${HANSA:-${CARGO_TARGET_DIR:-target}/release/hansa}
 trap '"$WAN" down || true' EXIT
 "$WAN" up "${SETTINGS[@]}" vm site
 "$WAN" exec vm "$HANSA" bench exchange --model "$MODEL" --sites 1 --runs 1 --json \
-    --listen "$("$WAN" addr vm):0" --replicas-with "$WAN exec site"
+    --listen "$("$WAN" addr vm):0" --replicas-with "ip netns exec $("$WAN" netns site)"
