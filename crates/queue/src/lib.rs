@@ -11,17 +11,42 @@
 //! more than one submission for it. Never here: Slurm, clocks, files, sockets, randomness,
 //! serialisation.
 
+mod accuracy;
+mod apply;
+mod command;
+mod event;
+mod held;
+mod judge;
+mod machine;
 mod order;
+mod orders;
+mod outcome;
+mod phase;
+mod policy;
 mod profile;
 mod report;
+mod state;
 mod sync;
 mod text;
+mod view;
 
+pub use accuracy::{Accuracy, STRENGTHS, accuracy, discounted_s};
+pub use apply::Misfit;
+pub use command::{QueueOrder, QueueRefusal};
+pub use event::{Event, Intention, Joined, Why};
+pub use held::Held;
+pub use machine::{Handled, Machine, Timing};
 pub use order::{Begin, Order, Submission};
+pub use outcome::{Outcome, PauseWhy, Then};
+pub use phase::Phase;
 pub use profile::{Budget, Chain, Retry, Shape, SiteProfile};
 pub use report::{
     BudgetReport, How, JobReport, JobSource, PartitionReport, ProbeAnswer, ProbeReport, Refusal,
     RefusalKind, Report, ReservationReport, Stamped, UsageReport,
 };
+pub use state::{
+    BudgetState, Decision, Intent, Job, Lease, Paused, Probed, Release, Site, Slot, State, Tail,
+};
 pub use sync::{REPORTS_MAX, RunNews, SYNC_BYTES_MAX, SyncReply, SyncRequest};
 pub use text::{GpuS, IntentId, JobId, LeaseNo, Line, Raw, ShapeName, UnixS};
+pub use view::{Now, RunView};

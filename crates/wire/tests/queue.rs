@@ -4,12 +4,16 @@
 mod samples;
 
 use hansa_queue::*;
+use hansa_wire::journal::JournalError;
+use hansa_wire::queue::*;
 use hansa_wire::{decode, encode};
 use proptest::prelude::*;
 use samples::*;
 
 /// One message a line, as wire version 1 writes them.
 const SYNC_V1: &str = include_str!("golden/sync_v1.jsonl");
+/// One record a line, as journal version 1 wrote them.
+const QUEUE_V1: &str = include_str!("golden/queue_v1.jsonl");
 
 #[test]
 fn messages_of_version_1_load_and_are_still_written_the_same() {
@@ -24,6 +28,26 @@ fn messages_of_version_1_load_and_are_still_written_the_same() {
     for (line, reply) in last.iter().zip(replies) {
         assert_eq!(decode::<SyncReply>(line.as_bytes()).unwrap(), reply);
         assert_eq!(String::from_utf8(encode(&reply)).unwrap(), *line);
+    }
+}
+
+#[test]
+fn journals_of_version_1_load_and_are_still_written_the_same() {
+    let records = records();
+    assert_eq!(QUEUE_V1.lines().count(), records.len());
+    for (line, record) in QUEUE_V1.lines().zip(&records) {
+        assert_eq!(&decode_queue_record(1, line.as_bytes()).unwrap(), record);
+        let written = String::from_utf8(encode_queue_record(record)).unwrap();
+        assert_eq!(written, line);
+    }
+    let other = decode_queue_record(2, QUEUE_V1.as_bytes());
+    assert_eq!(other, Err(JournalError::OtherVersion(2)));
+}
+
+#[test]
+fn operators_orders_come_back() {
+    for order in queue_orders() {
+        assert_eq!(decode::<QueueOrder>(&encode(&order)).unwrap(), order);
     }
 }
 
@@ -84,5 +108,9 @@ proptest! {
         bytes.splice(at..end, noise.iter().copied());
         let _ = decode::<SyncRequest>(&bytes);
         let _ = decode::<SyncReply>(&bytes);
+        let mut bytes = encode_queue_record(which.get(&records()));
+        let at = at.min(bytes.len());
+        bytes.splice(at..at, noise.iter().copied());
+        let _ = decode_queue_record(1, &bytes);
     }
 }

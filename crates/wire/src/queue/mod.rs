@@ -1,13 +1,18 @@
 //! The messages between a site process and the coordinator's queue machine.
 //!
 //! ```text
-//! POST /v1/site/sync    SyncRequest → SyncReply    (a site's token, for that site)
+//! POST /v1/site/sync      SyncRequest → SyncReply    (a site's token, for that site)
+//! GET  /v1/queue          QueueView
+//! GET  /v1/queue/logs     LogsView
+//! POST /v1/queue/operate  QueueOrder  → Done         (an operator's token)
 //! ```
 //!
 //! A report is never refused for its texts, which are cut and cleaned on the way in: it lies in a spool
 //! and would block all that come after it.
 
+mod journal;
 mod reports;
+pub mod view;
 
 use hansa_base::{ReplicaName, SiteName};
 use hansa_queue::{
@@ -18,8 +23,16 @@ use hansa_queue::{
 use crate::mirror::{mirror_enum, mirror_struct};
 use crate::{BadValue, Wire};
 
+pub use journal::{QUEUE_JOURNAL_VERSION, QueueRecord, decode_queue_record, encode_queue_record};
+
 /// Path of [`SyncRequest`].
 pub const SYNC: &str = "/v1/site/sync";
+/// Path of [`view::QueueView`].
+pub const QUEUE: &str = "/v1/queue";
+/// Path of [`view::LogsView`].
+pub const LOGS: &str = "/v1/queue/logs";
+/// Path of [`hansa_queue::QueueOrder`].
+pub const OPERATE: &str = "/v1/queue/operate";
 
 macro_rules! texts {
     ($($type:ident),*) => {$(

@@ -1,6 +1,8 @@
 //! One of each message, report and order.
 
+use hansa_base::SiteName;
 use hansa_queue::*;
+use hansa_wire::queue::QueueRecord;
 
 pub fn shape(name: &str) -> Shape {
     Shape {
@@ -250,5 +252,249 @@ fn orders() -> Vec<Order> {
             shape: "small".into(),
         },
         Order::Tail { intent, job },
+    ]
+}
+
+fn lumi() -> SiteName {
+    "lumi".parse().unwrap()
+}
+
+/// One record for each kind of event.
+pub fn records() -> Vec<QueueRecord> {
+    let records = events().into_iter().zip(0..).map(|(event, n)| QueueRecord {
+        at: UnixS(1_764_000_000 + n),
+        events: vec![event],
+    });
+    let mut records: Vec<_> = records.collect();
+    records.push(QueueRecord {
+        at: UnixS(1_764_000_000),
+        events: reports_of_a_site(),
+    });
+    records
+}
+
+fn reports_of_a_site() -> Vec<Event> {
+    let stamped = reports().into_iter().zip(1..);
+    let events = stamped.map(|(report, seq)| Event::Reported {
+        site: lumi(),
+        spool: "5f0c".into(),
+        stamped: Stamped {
+            seq,
+            at: UnixS(1_764_000_000),
+            report,
+        },
+    });
+    events.collect()
+}
+
+fn intended(begin: Begin, after: Option<IntentId>, why: Why) -> Event {
+    Event::Intended(Intention {
+        intent: IntentId(7),
+        site: lumi(),
+        replica: "r1".parse().unwrap(),
+        shape: shape("small"),
+        link: 2,
+        begin,
+        after,
+        exclude: vec!["nid005000".into()],
+        why,
+    })
+}
+
+fn events() -> Vec<Event> {
+    let (intent, job) = job(7);
+    let (site, why) = (lumi(), Line::new("because"));
+    let mut events = vec![
+        Event::LeaseTaken {
+            site: site.clone(),
+            lease: LeaseNo(3),
+            holder: "uan02 4711 k3j9".into(),
+        },
+        Event::LeaseLeft {
+            site: site.clone(),
+            lease: LeaseNo(3),
+        },
+        Event::Profiled {
+            site: site.clone(),
+            profile: profile(),
+        },
+        intended(Begin::Now, None, Why::Wanted { jobs: 2 }),
+        intended(Begin::Singleton, Some(IntentId(6)), Why::Chained),
+        intended(Begin::At(UnixS(9)), None, Why::Operator("a test".into())),
+        Event::Delivered {
+            intent,
+            lease: LeaseNo(3),
+        },
+        Event::Withdrawn {
+            intent,
+            why: why.clone(),
+        },
+        Event::WithdrawOrdered {
+            intent,
+            why: why.clone(),
+        },
+        Event::CancelOrdered {
+            intent,
+            why: why.clone(),
+        },
+        Event::ReleaseOrdered { intent },
+        Event::TailOrdered { intent },
+        Event::Joined(Joined {
+            intent,
+            probed: UnixS(1),
+            predicted: UnixS(20),
+            submitted: UnixS(2),
+            started: UnixS(10),
+            usage_permille: Some(160),
+            deferred: true,
+        }),
+        Event::Doubled {
+            intent,
+            job: job.clone(),
+        },
+        Event::Late {
+            intent,
+            job: job.clone(),
+        },
+        Event::Excluded {
+            site: site.clone(),
+            node: "nid005000".into(),
+            until: UnixS(99),
+        },
+        Event::SiteResumed {
+            site: site.clone(),
+            why,
+        },
+        Event::Gap {
+            site: site.clone(),
+            after: 3,
+            next: 9,
+        },
+        Event::Stray {
+            site: site.clone(),
+            intent,
+            job,
+        },
+        Event::BudgetSet {
+            site,
+            budget: profile().budget,
+        },
+        Event::Restored {
+            next_intent: IntentId(100_008),
+        },
+    ];
+    events.extend(judgements());
+    events.extend(pauses().map(|why| Event::SitePaused { site: lumi(), why }));
+    events.extend(reasons().map(|held| Event::HeldBack {
+        site: lumi(),
+        replica: "r1".parse().unwrap(),
+        held,
+    }));
+    events
+}
+
+fn judgements() -> impl Iterator<Item = Event> {
+    let outcomes = [
+        Outcome::NotSubmitted(refusal("policy")),
+        Outcome::Withdrawn,
+        Outcome::Completed { ran_s: 5 },
+        Outcome::ComeBackLater,
+        Outcome::TimedOut,
+        Outcome::Cancelled { by: Some(1000) },
+        Outcome::CancelledAsOrdered,
+        Outcome::Failed {
+            ran_s: 5,
+            exit_code: Some(1),
+            signal: Some(9),
+        },
+        Outcome::NodeFailed {
+            nodes: vec!["nid005000".into()],
+        },
+        Outcome::OutOfMemory,
+        Outcome::Preempted,
+        Outcome::Deadline,
+        Outcome::Lost,
+    ];
+    let then = [
+        Then::Next,
+        Then::Wait {
+            until: UnixS(99),
+            failures: 2,
+        },
+        Then::Pause(PauseWhy::QuickFailures(3)),
+    ];
+    let all = outcomes.into_iter().zip(then.into_iter().cycle());
+    all.map(|(outcome, then)| Event::Judged {
+        intent: IntentId(7),
+        outcome,
+        then,
+    })
+}
+
+fn pauses() -> impl Iterator<Item = PauseWhy> {
+    let all = [
+        PauseWhy::Operator("because".into()),
+        PauseWhy::QuickFailures(3),
+        PauseWhy::OutOfMemory,
+        PauseWhy::Refused(refusal("time-limit")),
+        PauseWhy::AllocationExhausted("used up".into()),
+    ];
+    all.into_iter()
+}
+
+fn reasons() -> impl Iterator<Item = Option<Held>> {
+    let why = || Line::new("because");
+    let all = [
+        Some(Held::RunEnded),
+        Some(Held::RunPaused(why())),
+        Some(Held::NoWork),
+        Some(Held::SiteDrained(why())),
+        Some(Held::QueuePaused(why())),
+        Some(Held::NoProfile),
+        Some(Held::NoSiteProcess),
+        Some(Held::Backoff {
+            until: UnixS(9),
+            why: why(),
+        }),
+        Some(Held::Budget {
+            needed: GpuS(7200),
+            free: GpuS(60),
+        }),
+        Some(Held::AllocationEnds { at: UnixS(9) }),
+        Some(Held::Pending { pending: 4, max: 4 }),
+        Some(Held::ShapeRefused(refusal("shape"))),
+        Some(Held::Partition(why())),
+        None,
+    ];
+    all.into_iter()
+}
+
+pub fn queue_orders() -> Vec<QueueOrder> {
+    let (site, why) = (lumi(), Line::new("because"));
+    vec![
+        QueueOrder::Pause {
+            site: site.clone(),
+            why: why.clone(),
+        },
+        QueueOrder::Resume {
+            site: site.clone(),
+            why: why.clone(),
+        },
+        QueueOrder::Submit {
+            site: site.clone(),
+            shape: Some("small".into()),
+            why: why.clone(),
+        },
+        QueueOrder::Cancel {
+            intent: IntentId(7),
+            why,
+        },
+        QueueOrder::Tail {
+            intent: IntentId(7),
+        },
+        QueueOrder::Budget {
+            site,
+            budget: profile().budget,
+        },
     ]
 }

@@ -1,0 +1,550 @@
+//! The only way in which the state changes, live and in replay.
+
+use std::collections::VecDeque;
+
+use hansa_base::{ReplicaName, SiteName};
+
+use crate::event::{Event, Intention};
+use crate::outcome::{Outcome, Then};
+use crate::phase::Phase;
+use crate::state::{
+    Decision, Intent, Job, Lease, Paused, Probed, Release, Site, State, Tail, budget_of,
+};
+use crate::{
+    BudgetReport, GpuS, How, IntentId, JobId, JobReport, JobSource, LeaseNo, Line, Report, Shape,
+    SiteProfile, Stamped, UnixS,
+};
+
+/// Decisions of a site that are kept; the journal has all.
+const DECISIONS_MAX: usize = 200;
+/// Intents of a site that are kept after their end.
+const ENDED_MAX: usize = 100;
+/// Probes of a shape that are kept.
+const PROBES_MAX: usize = 288;
+/// Pairs of promise and reality that are kept.
+const JOINED_MAX: usize = 1000;
+/// Spools of a site that are remembered.
+const SPOOLS_MAX: usize = 16;
+/// Names of partitions, reservations, nodes and troubles that are kept of each.
+const NAMES_MAX: usize = 256;
+/// A site's figure of what is left may lack what ended shortly before.
+const ACCOUNTING_LAG_S: u64 = 900;
+
+/// An event that does not follow from the state: the journal is damaged, or there is a defect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// Intents are numbered without gaps.
+    #[error("intent {found} follows, {expected} was due")]
+    NotNext {
+        /// What was due.
+        expected: IntentId,
+        /// What came.
+        found: IntentId,
+    },
+    /// Nothing is known of the intent, or it has ended.
+    #[error("intent {0} is not live")]
+    NotLive(IntentId),
+    /// Leases are numbered upwards.
+    #[error("lease {found} follows {last}")]
+    OldLease {
+        /// The last.
+        last: LeaseNo,
+        /// What came.
+        found: LeaseNo,
+    },
+    /// Nothing is known of the site.
+    #[error("site {0} is not known")]
+    UnknownSite(SiteName),
+}
+
+impl State {
+    /// Applies an event of the time `at`.
+    ///
+    /// # Errors
+    /// If it does not follow from the state, which is then of no use any more.
+    pub fn apply(&mut self, at: UnixS, event: &Event) -> Result<(), Misfit> {
+        self.note(at, event);
+        match event {
+            Event::LeaseTaken {
+                site,
+                lease,
+                holder,
+            } => self.lease(at, site, *lease, holder),
+            Event::LeaseLeft { site, .. } => {
+                self.known(site)?.lease = None;
+                Ok(())
+            }
+            Event::Profiled { site, profile } => {
+                self.site(site).profile(at, profile);
+                Ok(())
+            }
+            Event::Reported {
+                site,
+                spool,
+                stamped,
+            } => {
+                self.reported(at, site, spool, stamped);
+                Ok(())
+            }
+            Event::Intended(intention) => self.intended(at, intention),
+            Event::Judged {
+                intent,
+                outcome,
+                then,
+            } => self.judged(at, *intent, outcome, then),
+            Event::Restored { next_intent } => {
+                self.next_intent = self.next_intent.max(*next_intent);
+                Ok(())
+            }
+            other if other.intent().is_some() => self.of_intent(at, other),
+            other => self.of_site(at, other),
+        }
+    }
+
+    fn of_intent(&mut self, at: UnixS, event: &Event) -> Result<(), Misfit> {
+        let id = event.intent().unwrap_or_default();
+        if let Event::Doubled { job, .. } | Event::Late { job, .. } = event {
+            // Also of an intent that has ended.
+            if let Some(intent) = self.intents.get_mut(&id) {
+                intent.unwanted.push(job.clone());
+            }
+            return Ok(());
+        }
+        if let Event::TailOrdered { .. } = event {
+            let intent = self.intents.get_mut(&id).ok_or(Misfit::NotLive(id))?;
+            intent.tail = Tail::Ordered;
+            return Ok(());
+        }
+        let intent = self.intents.get_mut(&id).filter(|intent| intent.is_live());
+        let intent = intent.ok_or(Misfit::NotLive(id))?;
+        match event {
+            Event::Delivered { lease, .. } => {
+                intent.tried |= intent.delivered.is_some_and(|before| before != *lease);
+                intent.delivered = Some(*lease);
+            }
+            Event::WithdrawOrdered { why, .. } => intent.withdraw = Some(why.clone()),
+            Event::CancelOrdered { why, .. } => intent.cancel = Some(why.clone()),
+            Event::ReleaseOrdered { .. } => intent.release = Release::Ordered,
+            Event::Withdrawn { .. } => intent.outcome = Some((at, Outcome::Withdrawn)),
+            Event::Joined(joined) => {
+                if let Some(job) = &mut intent.job {
+                    job.joined = true;
+                }
+                let intention = &intent.intention;
+                let (site, shape) = (intention.site.clone(), intention.shape.name.clone());
+                let history = &mut self.site(&site).joined;
+                push(history, (shape, joined.clone()), JOINED_MAX);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn of_site(&mut self, at: UnixS, event: &Event) -> Result<(), Misfit> {
+        match event {
+            Event::Excluded { site, node, until } => {
+                let excluded = &mut self.known(site)?.excluded;
+                excluded.retain(|_, until| *until > at);
+                if excluded.len() < NAMES_MAX {
+                    excluded.insert(node.clone(), *until);
+                }
+            }
+            Event::SitePaused { site, why } => {
+                let (why, since) = (why.clone(), at);
+                self.site(site).paused = Some(Paused { why, since });
+            }
+            Event::SiteResumed { site, .. } => self.known(site)?.resume(),
+            Event::HeldBack {
+                site,
+                replica,
+                held,
+            } => {
+                let slot = self.known(site)?.slots.entry(replica.clone()).or_default();
+                slot.held = held.clone();
+            }
+            Event::Stray { site, job, .. } => {
+                self.known(site)?.strays.insert(job.clone());
+            }
+            Event::BudgetSet { site, budget } => {
+                let state = &mut self.known(site)?.budget;
+                state.said = *budget;
+                state.said_at = at;
+                state.source = Line::new("an operator");
+                state.spent.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn lease(
+        &mut self,
+        at: UnixS,
+        name: &SiteName,
+        no: LeaseNo,
+        holder: &Line,
+    ) -> Result<(), Misfit> {
+        let site = self.site(name);
+        if no <= site.last_lease {
+            let (last, found) = (site.last_lease, no);
+            return Err(Misfit::OldLease { last, found });
+        }
+        site.last_lease = no;
+        site.lease = Some(Lease {
+            no,
+            holder: holder.clone(),
+            since: at,
+        });
+        Ok(())
+    }
+
+    fn intended(&mut self, at: UnixS, intention: &Intention) -> Result<(), Misfit> {
+        let (expected, found) = (self.next_intent, intention.intent);
+        if found != expected {
+            return Err(Misfit::NotNext { expected, found });
+        }
+        self.next_intent = IntentId(found.0 + 1);
+        let site = self.known(&intention.site)?;
+        let slot = site.slots.entry(intention.replica.clone()).or_default();
+        slot.links = intention.link;
+        slot.held = None;
+        self.intents.insert(
+            found,
+            Intent {
+                intention: intention.clone(),
+                made: at,
+                delivered: None,
+                tried: false,
+                withdraw: None,
+                cancel: None,
+                release: Release::No,
+                job: None,
+                unwanted: Vec::new(),
+                outcome: None,
+                tail: Tail::No,
+            },
+        );
+        Ok(())
+    }
+
+    fn judged(
+        &mut self,
+        at: UnixS,
+        id: IntentId,
+        outcome: &Outcome,
+        then: &Then,
+    ) -> Result<(), Misfit> {
+        let intent = self.intents.get_mut(&id).filter(|intent| intent.is_live());
+        let intent = intent.ok_or(Misfit::NotLive(id))?;
+        intent.outcome = Some((at, outcome.clone()));
+        let intention = intent.intention.clone();
+        let run = intent.job.as_ref().and_then(|job| job.report.clone());
+        let site = self.known(&intention.site)?;
+        if let Some((ended, cost)) = run.and_then(|run| cost_of(&intention.shape, &run, at)) {
+            site.spend(ended, cost);
+        }
+        site.judged(at, &intention.replica, outcome, then);
+        self.forget_ended(&intention.site);
+        Ok(())
+    }
+
+    /// The oldest that ended go; one with a job that should not be there stays until that is gone.
+    fn forget_ended(&mut self, site: &SiteName) {
+        let ended = self.intents.values().filter(|intent| {
+            let settled = intent.unwanted.is_empty();
+            intent.intention.site == *site && !intent.is_live() && settled
+        });
+        let ended: Vec<IntentId> = ended.map(|intent| intent.intention.intent).collect();
+        let too_many = ended.len().saturating_sub(ENDED_MAX);
+        for id in &ended[..too_many] {
+            self.intents.remove(id);
+        }
+    }
+
+    fn reported(&mut self, at: UnixS, name: &SiteName, spool: &Line, stamped: &Stamped) {
+        let site = self.site(name);
+        site.spool(spool, stamped.seq);
+        match &stamped.report {
+            Report::Submitted {
+                intent, job, how, ..
+            } => self.adopt(*intent, name, job, *how, stamped.at),
+            Report::Attempting { intent } => {
+                if let Some(intent) = self.live_mut(*intent, name) {
+                    intent.tried = true;
+                }
+            }
+            Report::Job(report) => {
+                // Whatever became of the report of its submission: here it is.
+                self.adopt(report.intent, name, &report.job, How::Found, stamped.at);
+                self.job(at, name, report);
+            }
+            Report::Gone { intent, job } => {
+                if let Some(job) = self.job_mut(*intent, name, job) {
+                    job.gone = true;
+                }
+            }
+            Report::Cancelled { intent, job } => {
+                if let Some(job) = self.job_mut(*intent, name, job) {
+                    job.cancelled = true;
+                }
+                if let Some(intent) = self.intents.get_mut(intent) {
+                    intent.unwanted.retain(|unwanted| unwanted != job);
+                }
+            }
+            Report::Released { intent, job } => {
+                if self.job_mut(*intent, name, job).is_some()
+                    && let Some(intent) = self.live_mut(*intent, name)
+                {
+                    intent.release = Release::Done;
+                }
+            }
+            Report::Tail { intent, text, .. } => {
+                let intent = self.intents.get_mut(intent);
+                if let Some(intent) = intent.filter(|intent| intent.intention.site == *name) {
+                    intent.tail = Tail::Got(text.clone());
+                }
+            }
+            Report::NotSubmitted { .. } => {}
+            other => self.site(name).learn(at, stamped.at, other),
+        }
+    }
+
+    /// The first job for an intent is its job.
+    fn adopt(&mut self, id: IntentId, site: &SiteName, job: &JobId, how: How, at: UnixS) {
+        if let Some(intent) = self.live_mut(id, site)
+            && intent.job.is_none()
+        {
+            intent.job = Some(Job {
+                id: job.clone(),
+                how,
+                submitted: at,
+                report: None,
+                heard: at,
+                gone: false,
+                cancelled: false,
+                joined: false,
+            });
+        }
+    }
+
+    /// squeue is about now; sacct lags, and may show a state that is over.
+    fn job(&mut self, at: UnixS, site: &SiteName, report: &JobReport) {
+        let Some(job) = self.job_mut(report.intent, site, &report.job) else {
+            return;
+        };
+        let requeued = job.report.as_ref().is_some_and(|known| {
+            report.restarts > known.restarts && known.started.is_some() && known.ended.is_none()
+        });
+        let before = job.report.clone();
+        if before.as_ref().is_some_and(|known| is_older(report, known)) {
+            return;
+        }
+        job.heard = at;
+        job.gone = false;
+        job.report = Some(report.clone());
+        let Some(before) = before.filter(|_| requeued) else {
+            return;
+        };
+        // What it ran before the requeue was used, too.
+        let Some(intent) = self.intents.get(&report.intent) else {
+            return;
+        };
+        let shape = intent.intention.shape.clone();
+        if let Some((ended, cost)) = cost_of(&shape, &before, at) {
+            self.site(site).spend(ended, cost);
+        }
+    }
+
+    /// The decision, for people.
+    fn note(&mut self, at: UnixS, event: &Event) {
+        let Some(text) = event.decision() else {
+            return;
+        };
+        let intent = event.intent().and_then(|id| self.intents.get(&id));
+        let of_intent = intent.map(|intent| &intent.intention);
+        let (site, replica) = match (event, of_intent) {
+            (Event::Intended(intention), _) | (_, Some(intention)) => {
+                (intention.site.clone(), Some(intention.replica.clone()))
+            }
+            (Event::HeldBack { site, replica, .. }, _) => (site.clone(), Some(replica.clone())),
+            (other, None) => match other.site() {
+                Some(site) => (site.clone(), None),
+                None => return,
+            },
+        };
+        let text = Line::new(&text);
+        let decision = Decision { at, replica, text };
+        push(&mut self.site(&site).decisions, decision, DECISIONS_MAX);
+    }
+
+    fn site(&mut self, name: &SiteName) -> &mut Site {
+        self.sites.entry(name.clone()).or_default()
+    }
+
+    fn known(&mut self, name: &SiteName) -> Result<&mut Site, Misfit> {
+        let site = self.sites.get_mut(name);
+        site.ok_or_else(|| Misfit::UnknownSite(name.clone()))
+    }
+
+    fn live_mut(&mut self, id: IntentId, site: &SiteName) -> Option<&mut Intent> {
+        let intent = self.intents.get_mut(&id)?;
+        (intent.is_live() && intent.intention.site == *site).then_some(intent)
+    }
+
+    fn job_mut(&mut self, id: IntentId, site: &SiteName, job: &JobId) -> Option<&mut Job> {
+        let known = self.live_mut(id, site)?.job.as_mut()?;
+        (known.id == *job).then_some(known)
+    }
+}
+
+impl Site {
+    fn spool(&mut self, spool: &Line, seq: u64) {
+        self.spools.retain(|(name, _)| name != spool);
+        self.spools.push((spool.clone(), seq));
+        if self.spools.len() > SPOOLS_MAX {
+            self.spools.remove(0);
+        }
+    }
+
+    /// Another statement about the allocation counts from now on; the same one counts on.
+    fn profile(&mut self, at: UnixS, profile: &SiteProfile) {
+        let before = self.profile.replace(profile.clone());
+        if before.is_none_or(|before| before.budget != profile.budget) {
+            self.budget.said = profile.budget;
+            self.budget.said_at = at;
+            self.budget.source = Line::new("the profile");
+            self.budget.spent.clear();
+        }
+    }
+
+    fn resume(&mut self) {
+        self.paused = None;
+        self.quick_failures = 0;
+        for slot in self.slots.values_mut() {
+            slot.wait = None;
+            slot.failures = 0;
+        }
+    }
+
+    fn judged(&mut self, at: UnixS, replica: &ReplicaName, outcome: &Outcome, then: &Then) {
+        let quick_s = self.profile.as_ref().map_or(60, |p| p.retry.quick_run_s);
+        match outcome.is_quick_failure(quick_s) {
+            Some(true) => self.quick_failures = self.quick_failures.saturating_add(1),
+            Some(false) => self.quick_failures = 0,
+            None => {}
+        }
+        let slot = self.slots.entry(replica.clone()).or_default();
+        match then {
+            Then::Next => {
+                slot.failures = 0;
+                slot.wait = None;
+            }
+            Then::Wait { until, failures } => {
+                slot.failures = *failures;
+                slot.wait = Some((*until, Line::new(&outcome.to_string())));
+            }
+            Then::Pause(why) => {
+                let (why, since) = (why.clone(), at);
+                self.paused = Some(Paused { why, since });
+            }
+        }
+    }
+
+    fn spend(&mut self, ended: UnixS, cost: GpuS) {
+        let quarter = UnixS(ended.0.div_ceil(ACCOUNTING_LAG_S) * ACCOUNTING_LAG_S);
+        let spent = self.budget.spent.entry(quarter).or_default();
+        spent.0 = spent.0.saturating_add(cost.0);
+    }
+
+    fn learn(&mut self, at: UnixS, said: UnixS, report: &Report) {
+        match report {
+            Report::Probe(probe) => {
+                let usage_permille = self.profile.as_ref().and_then(|profile| {
+                    let shape = profile.shape(&probe.shape)?;
+                    self.usage_permille(probe.partition.as_ref().unwrap_or(&shape.partition))
+                });
+                let (at, probe) = (said, probe.clone());
+                if self.probes.len() >= NAMES_MAX && !self.probes.contains_key(&probe.shape) {
+                    return;
+                }
+                let known = self.probes.entry(probe.shape.clone()).or_default();
+                let probed = Probed {
+                    at,
+                    probe,
+                    usage_permille,
+                };
+                push(known, probed, PROBES_MAX);
+            }
+            Report::Usage(usage) => {
+                let name = usage.partition.clone();
+                put(&mut self.usage, name, (said, usage.clone()));
+            }
+            Report::Partition(partition) => {
+                let name = partition.name.clone();
+                put(&mut self.partitions, name, (said, partition.clone()));
+            }
+            Report::Reservation(reservation) => {
+                self.reservations.retain(|_, known| known.end > at);
+                let name = reservation.name.clone();
+                put(&mut self.reservations, name, reservation.clone());
+            }
+            Report::Budget(report) => self.budget_report(said, report),
+            Report::Trouble { what, text } => {
+                let since = self.troubles.get(what).map_or(said, |(since, _)| *since);
+                put(&mut self.troubles, what.clone(), (since, text.clone()));
+            }
+            Report::Recovered { what } => {
+                self.troubles.remove(what);
+            }
+            _ => {}
+        }
+    }
+
+    fn budget_report(&mut self, said: UnixS, report: &BudgetReport) {
+        let state = &mut self.budget;
+        state.said = budget_of(report, &state.said);
+        state.said_at = said;
+        state.source = report.source.clone();
+        if report.gpu_s_left.is_some() {
+            // What ended before is in the figure, but for the last minutes.
+            let from = UnixS(said.0.saturating_sub(ACCOUNTING_LAG_S));
+            state.spent.retain(|ended, _| *ended >= from);
+        }
+    }
+}
+
+/// What a job used, and when it stopped using it.
+fn cost_of(shape: &Shape, report: &JobReport, now: UnixS) -> Option<(UnixS, GpuS)> {
+    let started = report.started?;
+    let ended = report.ended.unwrap_or(now);
+    Some((ended, shape.cost_of(ended.since_s(started))))
+}
+
+/// True if `new` says what was true before `known`.
+fn is_older(new: &JobReport, known: &JobReport) -> bool {
+    if new.restarts != known.restarts {
+        return new.restarts < known.restarts;
+    }
+    let from_sacct = new.source == JobSource::Sacct;
+    match (Phase::of(known), Phase::of(new)) {
+        // Over is over, until a requeue counts up.
+        (Phase::Ended, Phase::Ended) => false,
+        (Phase::Ended, _) => true,
+        (Phase::Running | Phase::Interrupted, Phase::Pending) => from_sacct,
+        (Phase::Interrupted, Phase::Running) => from_sacct,
+        _ => false,
+    }
+}
+
+fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize) {
+    if queue.len() >= max {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+fn put<T>(names: &mut std::collections::BTreeMap<Line, T>, name: Line, item: T) {
+    if names.len() < NAMES_MAX || names.contains_key(&name) {
+        names.insert(name, item);
+    }
+}

@@ -1,0 +1,551 @@
+//! The machine: commands in, events and answers out.
+//!
+//! It applies its own events at once, so that what it decides next sees them; the caller makes them
+//! durable before any answer leaves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hansa_base::{MonoMs, SiteName};
+
+use crate::apply::Misfit;
+use crate::command::{QueueOrder, QueueRefusal};
+use crate::event::{Event, Why};
+use crate::judge::{follow_up, join, judged, outcome_of};
+use crate::orders::orders;
+use crate::outcome::{Outcome, PauseWhy};
+use crate::policy::{self, Look, held_back, intention, shape_of, slot_name};
+use crate::state::State;
+use crate::view::{Now, RunView};
+use crate::{
+    Begin, IntentId, JobId, LeaseNo, Line, Order, Report, RunNews, ShapeName, SiteProfile, Stamped,
+    SyncReply, SyncRequest,
+};
+
+/// Decisions of one command. More are taken at the next.
+const DECISIONS_MAX: usize = 2000;
+/// Slots that are looked at for one that is free.
+const SLOTS_MAX: u32 = 1024;
+
+/// How long leases of site processes last, and how often they call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// A lease that is not renewed is over after this time.
+    pub lease_ttl: Duration,
+    /// How often a site process calls.
+    pub sync_every: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            lease_ttl: Duration::from_secs(180),
+            sync_every: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What came of a command: events to make durable, then the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handled<T> {
+    /// In order; applied already.
+    pub events: Vec<Event>,
+    /// The answer.
+    pub reply: Result<T, QueueRefusal>,
+}
+
+/// The queue machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    state: State,
+    timing: Timing,
+    /// When the leases are over, unless renewed. Not in the state: only the monotonic clock decides.
+    deadlines: BTreeMap<SiteName, MonoMs>,
+    events: Vec<Event>,
+}
+
+impl Machine {
+    /// A machine over a replayed state. Whoever held a lease has it for a whole TTL from now.
+    #[must_use]
+    pub fn new(state: State, timing: Timing, now: MonoMs) -> Self {
+        let held = state.sites.iter().filter(|(_, site)| site.lease.is_some());
+        let deadlines = held.map(|(name, _)| (name.clone(), now.after(timing.lease_ttl)));
+        Self {
+            deadlines: deadlines.collect(),
+            state,
+            timing,
+            events: Vec::new(),
+        }
+    }
+
+    /// What is known and wanted.
+    #[must_use]
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Whether a site process holds the lease of a site.
+    #[must_use]
+    pub fn is_attended(&self, site: &SiteName, now: MonoMs) -> bool {
+        let held = self
+            .state
+            .sites
+            .get(site)
+            .is_some_and(|s| s.lease.is_some());
+        held && self.deadlines.get(site).is_some_and(|until| now < *until)
+    }
+
+    /// True if there is nothing left that a site process could be told, or nobody to tell it.
+    #[must_use]
+    pub fn is_quiet(&self, now: MonoMs) -> bool {
+        let mut names = self.state.sites.keys();
+        names.all(|name| !self.is_attended(name, now) || orders(&self.state, name).is_empty())
+    }
+
+    /// What a site process is to do, as far as it was decided.
+    #[must_use]
+    pub fn orders(&self, site: &SiteName) -> Vec<Order> {
+        orders(&self.state, site)
+    }
+
+    /// Why nothing more would be submitted at a site now; `None` if it could be.
+    #[must_use]
+    pub fn held(&self, site: &SiteName, run: &RunView, now: Now) -> Option<crate::held::Held> {
+        let look = self.look(site, run, now)?;
+        let Some(profile) = &look.site.profile else {
+            return Some(crate::held::Held::NoProfile);
+        };
+        let shape = profile.shape(&profile.preferred)?;
+        held_back(&look, profile, None, shape, Begin::Now)
+    }
+
+    /// A site process reports, and asks what to do.
+    pub fn sync(&mut self, request: SyncRequest, run: &RunView, now: Now) -> Handled<SyncReply> {
+        let reply = self.try_sync(request, run, now);
+        self.handled(reply)
+    }
+
+    /// Time has passed, or the run has changed.
+    pub fn tick(&mut self, run: &RunView, now: Now) -> Handled<()> {
+        let names: Vec<_> = self.state.sites.keys().cloned().collect();
+        let decided = names
+            .iter()
+            .try_for_each(|name| self.decide(name, run, now));
+        self.handled(decided)
+    }
+
+    /// An operator orders something.
+    pub fn operate(&mut self, order: QueueOrder, run: &RunView, now: Now) -> Handled<()> {
+        let reply = self.try_operate(order, run, now);
+        self.handled(reply)
+    }
+
+    /// The run was restored from a backup: the lost history may have made intents that are not known
+    /// here, so their numbers are skipped.
+    pub fn restored(&mut self, now: Now) -> Handled<()> {
+        const SKIPPED: u64 = 100_000;
+        let next_intent = IntentId(self.state.next_intent.0.saturating_add(SKIPPED));
+        let reply = self.put(Event::Restored { next_intent }, now);
+        self.handled(reply)
+    }
+
+    fn handled<T>(&mut self, reply: Result<T, QueueRefusal>) -> Handled<T> {
+        let events = std::mem::take(&mut self.events);
+        Handled { events, reply }
+    }
+
+    fn put(&mut self, event: Event, now: Now) -> Result<(), QueueRefusal> {
+        let broken = |misfit: Misfit| QueueRefusal::Broken(misfit.to_string());
+        self.state.apply(now.wall, &event).map_err(broken)?;
+        self.events.push(event);
+        Ok(())
+    }
+
+    fn look<'a>(&'a self, name: &'a SiteName, run: &'a RunView, now: Now) -> Option<Look<'a>> {
+        Some(Look {
+            state: &self.state,
+            name,
+            site: self.state.sites.get(name)?,
+            run,
+            now: now.wall,
+            attended: self.is_attended(name, now.mono),
+        })
+    }
+
+    fn try_sync(
+        &mut self,
+        request: SyncRequest,
+        run: &RunView,
+        now: Now,
+    ) -> Result<SyncReply, QueueRefusal> {
+        let site = request.site.clone();
+        let lease = self.lease(&request, now)?;
+        if let Some(profile) = request.profile {
+            self.profile(&site, profile, now)?;
+        }
+        for stamped in request.reports {
+            self.report(&site, &request.spool, stamped, run, now)?;
+        }
+        if request.leave {
+            let site = site.clone();
+            self.put(Event::LeaseLeft { site, lease }, now)?;
+        }
+        self.decide(&site, run, now)?;
+        if !request.leave {
+            self.deliver(&site, lease, now)?;
+        }
+        let orders = match request.leave {
+            true => Vec::new(),
+            false => orders(&self.state, &site),
+        };
+        let known = self.state.sites.get(&site);
+        Ok(SyncReply {
+            lease,
+            lease_ttl_ms: ms(self.timing.lease_ttl),
+            next_sync_ms: ms(self.timing.sync_every),
+            accepted_through: known.map_or(0, |known| known.spooled(&request.spool)),
+            orders,
+            news: self.news(&site, run, now),
+        })
+    }
+
+    /// One holder at a time. The same holder gets the same lease again: a reply may have been lost.
+    fn lease(&mut self, request: &SyncRequest, now: Now) -> Result<LeaseNo, QueueRefusal> {
+        let site = &request.site;
+        let known = self.state.sites.get(site);
+        let current = known.and_then(|known| known.lease.clone());
+        let until = now.mono.after(self.timing.lease_ttl);
+        let own = current
+            .as_ref()
+            .filter(|lease| lease.holder == request.holder);
+        if let Some(own) = own.filter(|own| request.lease.is_none_or(|held| held == own.no)) {
+            let no = own.no;
+            self.deadlines.insert(site.clone(), until);
+            return Ok(no);
+        }
+        if let (Some(held), Some(_)) = (request.lease, &current) {
+            let site = site.clone();
+            return Err(QueueRefusal::Fenced { site, held });
+        }
+        let deadline = self.deadlines.get(site).copied().unwrap_or_default();
+        if let Some(lease) = current.filter(|_| now.mono < deadline && !request.take_over) {
+            return Err(QueueRefusal::Busy {
+                site: site.clone(),
+                holder: lease.holder,
+                since: lease.since,
+                left_s: deadline.since(now.mono).as_secs() + 1,
+            });
+        }
+        let last = known.map_or(LeaseNo(0), |known| known.last_lease);
+        let lease = LeaseNo(last.0 + 1);
+        let holder = request.holder.clone();
+        let site = site.clone();
+        self.deadlines.insert(site.clone(), until);
+        let taken = Event::LeaseTaken {
+            site,
+            lease,
+            holder,
+        };
+        self.put(taken, now)?;
+        Ok(lease)
+    }
+
+    fn profile(
+        &mut self,
+        site: &SiteName,
+        profile: SiteProfile,
+        now: Now,
+    ) -> Result<(), QueueRefusal> {
+        let known = self.state.sites.get(site);
+        if known.is_some_and(|known| known.profile.as_ref() == Some(&profile)) {
+            return Ok(());
+        }
+        let paused = known.and_then(|known| known.paused.as_ref());
+        let cured = paused.is_some_and(|paused| paused.why.ends_with_another_profile())
+            && known.is_some_and(|known| known.profile.is_some());
+        let event = Event::Profiled {
+            site: site.clone(),
+            profile,
+        };
+        self.put(event, now)?;
+        if cured {
+            let (site, why) = (site.clone(), Line::new("the profile has changed"));
+            self.put(Event::SiteResumed { site, why }, now)?;
+        }
+        Ok(())
+    }
+
+    /// A report once; and what follows from it at once.
+    fn report(
+        &mut self,
+        site: &SiteName,
+        spool: &Line,
+        stamped: Stamped,
+        run: &RunView,
+        now: Now,
+    ) -> Result<(), QueueRefusal> {
+        let known = self.state.sites.get(site);
+        let through = known.map_or(0, |known| known.spooled(spool));
+        let seq = stamped.seq;
+        if seq <= through {
+            return Ok(());
+        }
+        if seq > through + 1 {
+            let gap = Event::Gap {
+                site: site.clone(),
+                after: through,
+                next: seq,
+            };
+            self.put(gap, now)?;
+        }
+        let report = stamped.report.clone();
+        let event = Event::Reported {
+            site: site.clone(),
+            spool: spool.clone(),
+            stamped,
+        };
+        let unexpected = self.unexpected(site, &report);
+        self.put(event, now)?;
+        if let Some(event) = unexpected {
+            self.put(event, now)?;
+        }
+        self.follow(site, &report, run, now)
+    }
+
+    /// A job that should not be there.
+    fn unexpected(&self, site: &SiteName, report: &Report) -> Option<Event> {
+        let (id, job) = match report {
+            Report::Submitted { intent, job, .. } => (*intent, job),
+            Report::Job(report) if crate::Phase::of(report) != crate::Phase::Ended => {
+                (report.intent, &report.job)
+            }
+            _ => return None,
+        };
+        let Some(intent) = self.state.intents.get(&id) else {
+            let known = self.state.sites.get(site)?;
+            let stray = id >= self.state.next_intent
+                && !known.strays.contains(job)
+                && known.strays.len() < 64;
+            return stray.then(|| Event::Stray {
+                site: site.clone(),
+                intent: id,
+                job: job.clone(),
+            });
+        };
+        if intent.intention.site != *site || intent.unwanted.contains(job) {
+            return None;
+        }
+        let (intent_id, job_id) = (id, JobId::clone(job));
+        match &intent.job {
+            Some(known) if known.id == *job => None,
+            Some(_) => Some(Event::Doubled {
+                intent: intent_id,
+                job: job_id,
+            }),
+            None if intent.is_live() => None,
+            None => Some(Event::Late {
+                intent: intent_id,
+                job: job_id,
+            }),
+        }
+    }
+
+    fn follow(
+        &mut self,
+        site: &SiteName,
+        report: &Report,
+        run: &RunView,
+        now: Now,
+    ) -> Result<(), QueueRefusal> {
+        let Some(look) = self.look(site, run, now) else {
+            return Ok(());
+        };
+        let live = |id: &IntentId| {
+            let intent = look.state.intents.get(id);
+            intent.filter(|intent| intent.is_live() && intent.intention.site == *site)
+        };
+        let mut events = Vec::new();
+        let mut judge = |intent: &crate::state::Intent, outcome: Outcome| {
+            events.push(judged(&look, intent, outcome.clone()));
+            events.extend(follow_up(&look, intent, &outcome));
+        };
+        match report {
+            Report::NotSubmitted {
+                intent, refusal, ..
+            } => {
+                if let Some(intent) = live(intent).filter(|intent| intent.job.is_none()) {
+                    let outcome = match refusal.kind {
+                        crate::RefusalKind::Withdrawn => Outcome::Withdrawn,
+                        _ => Outcome::NotSubmitted(refusal.clone()),
+                    };
+                    judge(intent, outcome);
+                }
+            }
+            Report::Job(report) => {
+                if let Some(intent) = live(&report.intent) {
+                    let same = intent.job.as_ref().is_some_and(|job| job.id == report.job);
+                    if let Some(outcome) = outcome_of(intent).filter(|_| same) {
+                        judge(intent, outcome);
+                    }
+                    let joined = join(&look, intent, report).filter(|_| same);
+                    events.splice(0..0, joined);
+                }
+            }
+            Report::Gone { intent, .. } => {
+                if let Some(intent) = live(intent)
+                    && let Some(outcome) = outcome_of(intent)
+                {
+                    judge(intent, outcome);
+                }
+            }
+            _ => {}
+        }
+        events
+            .into_iter()
+            .try_for_each(|event| self.put(event, now))
+    }
+
+    /// Everything that is to be decided for a site.
+    fn decide(&mut self, site: &SiteName, run: &RunView, now: Now) -> Result<(), QueueRefusal> {
+        for _ in 0..DECISIONS_MAX {
+            let Some(look) = self.look(site, run, now) else {
+                return Ok(());
+            };
+            let Some(event) = policy::next(&look) else {
+                return Ok(());
+            };
+            let mut more = Vec::new();
+            if let Event::Judged {
+                intent, outcome, ..
+            } = &event
+                && let Some(intent) = look.state.intents.get(intent)
+            {
+                more = follow_up(&look, intent, outcome);
+            }
+            self.put(event, now)?;
+            more.into_iter()
+                .try_for_each(|event| self.put(event, now))?;
+        }
+        Ok(())
+    }
+
+    /// What is told now must be known to have been told, should another process run the site next.
+    fn deliver(&mut self, site: &SiteName, lease: LeaseNo, now: Now) -> Result<(), QueueRefusal> {
+        let waiting = self.state.live(site).filter(|intent| {
+            intent.job.is_none() && intent.withdraw.is_none() && intent.delivered != Some(lease)
+        });
+        let waiting: Vec<_> = waiting.map(|intent| intent.intention.intent).collect();
+        waiting
+            .into_iter()
+            .try_for_each(|intent| self.put(Event::Delivered { intent, lease }, now))
+    }
+
+    fn news(&self, site: &SiteName, run: &RunView, now: Now) -> RunNews {
+        let known = self.state.sites.get(site);
+        let paused = known.and_then(|known| known.paused.as_ref());
+        RunNews {
+            run_id: run.run_id.clone(),
+            ended: run.ended,
+            paused: run.paused.clone(),
+            drained: run.drained.get(site).cloned(),
+            queue_paused: paused.map(|paused| Line::new(&paused.why.to_string())),
+            windows_left: run.windows_left,
+            now: now.wall,
+        }
+    }
+
+    fn try_operate(
+        &mut self,
+        order: QueueOrder,
+        run: &RunView,
+        now: Now,
+    ) -> Result<(), QueueRefusal> {
+        match order {
+            QueueOrder::Pause { site, why } => {
+                self.check_site(&site)?;
+                let why = PauseWhy::Operator(why);
+                self.put(Event::SitePaused { site, why }, now)
+            }
+            QueueOrder::Resume { site, why } => {
+                self.check_site(&site)?;
+                let event = Event::SiteResumed {
+                    site: site.clone(),
+                    why,
+                };
+                self.put(event, now)?;
+                self.decide(&site, run, now)
+            }
+            QueueOrder::Submit { site, shape, why } => {
+                self.submit_one(&site, shape.as_ref(), why, run, now)
+            }
+            QueueOrder::Cancel { intent, why } => self.cancel(intent, why, now),
+            QueueOrder::Tail { intent } => {
+                let known = self.state.intents.get(&intent);
+                let job = known.is_some_and(|known| known.job.is_some());
+                job.then_some(()).ok_or(QueueRefusal::NotLive(intent))?;
+                self.put(Event::TailOrdered { intent }, now)
+            }
+            QueueOrder::Budget { site, budget } => {
+                self.check_site(&site)?;
+                let event = Event::BudgetSet {
+                    site: site.clone(),
+                    budget,
+                };
+                self.put(event, now)?;
+                self.decide(&site, run, now)
+            }
+        }
+    }
+
+    fn check_site(&self, site: &SiteName) -> Result<(), QueueRefusal> {
+        let known = self.state.sites.contains_key(site);
+        let unknown = || QueueRefusal::UnknownSite(site.clone());
+        known.then_some(()).ok_or_else(unknown)
+    }
+
+    fn cancel(&mut self, id: IntentId, why: Line, now: Now) -> Result<(), QueueRefusal> {
+        let intent = self.state.intents.get(&id);
+        let intent = intent.filter(|intent| intent.is_live());
+        let intent = intent.ok_or(QueueRefusal::NotLive(id))?;
+        let event = policy::end(intent, why);
+        event.map_or(Ok(()), |event| self.put(event, now))
+    }
+
+    fn submit_one(
+        &mut self,
+        site: &SiteName,
+        shape: Option<&ShapeName>,
+        why: Line,
+        run: &RunView,
+        now: Now,
+    ) -> Result<(), QueueRefusal> {
+        self.check_site(site)?;
+        let look = self.look(site, run, now);
+        let unknown = || QueueRefusal::UnknownSite(site.clone());
+        let look = look.ok_or_else(unknown)?;
+        let profile = look.site.profile.as_ref().ok_or_else(unknown)?;
+        let Some(shape) = shape_of(profile, shape) else {
+            let known: Vec<_> = profile.shapes.iter().map(|s| s.name.as_str()).collect();
+            return Err(QueueRefusal::UnknownShape {
+                site: site.clone(),
+                shape: shape.cloned().unwrap_or_default(),
+                known: Line::new(&known.join(", ")),
+            });
+        };
+        // Not held by a back-off: the operator knows better.
+        if let Some(held) = held_back(&look, profile, None, shape, Begin::Now) {
+            let site = site.clone();
+            return Err(QueueRefusal::Held { site, held });
+        }
+        let free = (1..SLOTS_MAX).filter_map(slot_name);
+        let mut free = free.filter(|name| look.state.live_of(site, name).next().is_none());
+        let replica = free.next().ok_or_else(unknown)?;
+        let why = Why::Operator(why);
+        let event = Event::Intended(intention(&look, &replica, shape, Begin::Now, None, why));
+        self.put(event, now)
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
