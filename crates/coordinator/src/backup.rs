@@ -3,6 +3,7 @@
 //! ```text
 //! BACKUP/backup.json            what is in it; replaced last, so that there is a whole backup at any time
 //!        journal-N.sqlite       the journal up to record N
+//!        queue-N.sqlite         the queue's journal up to record N, if there is one
 //!        blobs/                 what that journal needs: the current generation, what is staged
 //!        files/                 tokens, certificate, recipe, corpus manifest: keep them secret
 //! ```
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::AUTH_FILE;
 use crate::error::Error;
+use crate::queue::copy_queue;
 use crate::replay::Replayed;
 use crate::setup::{CORPUS_FILE, RECIPE_FILE, wall_ms};
 
@@ -71,6 +73,9 @@ pub struct Backup {
     pub blob_bytes: u64,
     /// Names and BLAKE3 hashes of the small files.
     pub files: Vec<(String, String)>,
+    /// Records of the queue's journal, and the hash that stands for all of them, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<(u64, String)>,
 }
 
 impl Backup {
@@ -100,6 +105,12 @@ impl Backup {
 
     pub(crate) fn journal(&self, dir: &Path) -> PathBuf {
         dir.join(format!("journal-{}.sqlite", self.records))
+    }
+
+    /// The queue's journal, and its chain hash.
+    pub(crate) fn queue_journal(&self, dir: &Path) -> Option<(PathBuf, &str)> {
+        let (records, chain) = self.queue.as_ref()?;
+        Some((queue_file(dir, *records), chain))
     }
 
     /// The hashes of its blobs.
@@ -142,6 +153,7 @@ pub fn backup(data: &Path, to: &Path) -> Result<(Backup, u64), Error> {
         }
     }
     let files = copy_files(data, &to.join(FILES_DIR))?;
+    let queue = copy_queue(data, |records| queue_file(to, records))?;
     let list = Backup {
         version: VERSION,
         run: replayed.recipe.name.clone(),
@@ -156,6 +168,7 @@ pub fn backup(data: &Path, to: &Path) -> Result<(Backup, u64), Error> {
         blobs: blobs.iter().map(|blob| blob.hash().to_string()).collect(),
         blob_bytes: blobs.iter().map(|b| b.manifest().total_bytes()).sum(),
         files,
+        queue,
     };
     journal.copy_to(&list.journal(to))?;
     // A structure of numbers and strings cannot fail to serialise.
@@ -163,6 +176,10 @@ pub fn backup(data: &Path, to: &Path) -> Result<(Backup, u64), Error> {
     replace_file(&to.join(LIST_FILE), &text, 0o600)?;
     remove_what_is_not_listed(&list, to, &store)?;
     Ok((list, copied_bytes))
+}
+
+fn queue_file(dir: &Path, records: u64) -> PathBuf {
+    dir.join(format!("queue-{records}.sqlite"))
 }
 
 /// The list of the backup that `to` holds; `None` if it is empty, or a first backup was broken off.
@@ -186,7 +203,8 @@ fn usable_target(to: &Path) -> Result<Option<Backup>, Error> {
             FILES_DIR,
             ".backup.json.new",
         ];
-        if !ours.contains(&name.as_str()) && !name.starts_with("journal-") {
+        let journal = name.starts_with("journal-") || name.starts_with("queue-");
+        if !ours.contains(&name.as_str()) && !journal {
             let path = to.to_owned();
             return Err(Error::NotABackup { path, found: name });
         }
@@ -256,10 +274,18 @@ fn remove_what_is_not_listed(list: &Backup, dir: &Path, store: &BlobStore) -> Re
         }
     }
     let kept = format!("journal-{}.", list.records);
+    let queue = list.queue.as_ref();
+    let kept_queue = queue.map(|(records, _)| format!("queue-{records}."));
     for entry in std::fs::read_dir(dir).map_err(Error::io("list", dir))? {
         let path = entry.map_err(Error::io("list", dir))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with("journal-") && !name.starts_with(&kept) {
+        let kept_queue = |name: &str| {
+            kept_queue
+                .as_ref()
+                .is_some_and(|kept| name.starts_with(kept))
+        };
+        let old = name.starts_with("journal-") && !name.starts_with(&kept);
+        if old || (name.starts_with("queue-") && !kept_queue(&name)) {
             std::fs::remove_file(&path).map_err(Error::io("remove", &path))?;
         }
     }

@@ -77,6 +77,27 @@ pub enum Error {
         /// Why.
         source: ApplyError,
     },
+    /// The queue's journal is another run's.
+    #[error(
+        "{} is the queue journal of another run: move it away, or serve that run", .0.display()
+    )]
+    OtherQueue(PathBuf),
+    /// A record of the queue's journal cannot be used.
+    #[error(
+        "record {seq} of the queue journal: {why}; restore the last backup of the whole data directory; \
+         the record is {record}"
+    )]
+    QueueRecord {
+        /// Its number.
+        seq: Seq,
+        /// Why.
+        why: String,
+        /// What it says.
+        record: String,
+    },
+    /// The queue machine found its own state broken.
+    #[error("the state of the queues is broken, which is a defect of hansa: {0}")]
+    QueueBroken(String),
     /// A name that never registered.
     #[error("no replica {name} is in this journal: {hint}")]
     NoSuchReplica {

@@ -24,6 +24,7 @@ pub mod merge;
 mod merging;
 mod net;
 mod options;
+mod queue;
 mod refused;
 mod replay;
 mod report;

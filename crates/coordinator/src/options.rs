@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hansa_queue::Timing;
+
 use crate::merge::MergeOptions;
 
 /// How to serve a run.
@@ -28,6 +30,8 @@ pub struct Options {
     pub farewell: Option<Duration>,
     /// Caps on what bulk transfers take of the link.
     pub bulk: BulkCaps,
+    /// How often site processes call.
+    pub queue: Timing,
 }
 
 /// Caps on bulk transfers, up and down together, in Mbit/s; `None`: as much as there is.
@@ -53,6 +57,7 @@ impl Options {
             keep_all: false,
             farewell: None,
             bulk: BulkCaps::default(),
+            queue: Timing::default(),
         }
     }
 }

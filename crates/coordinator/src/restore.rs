@@ -6,17 +6,20 @@
 //! broken off goes on where it stopped. Never here: writing to the backup.
 
 use std::path::Path;
+use std::str::FromStr;
 
-use hansa_base::MonoMs;
+use hansa_base::{Hash, MonoMs};
 use hansa_protocol::{Command, Machine};
+use hansa_queue::UnixS;
 use hansa_store::{BlobStore, DataDir, Journal, Seq, open_blob_in, remove_synced, replace_file};
 use hansa_wire::journal::{Entry, Events};
 use serde::Serialize;
 
 use crate::backup::{Backup, FILES_DIR};
 use crate::error::Error;
+use crate::queue::restore_queue;
 use crate::replay::Replayed;
-use crate::setup::{next_timeline, record};
+use crate::setup::{next_timeline, record, wall_ms};
 use crate::verify::verify_journal;
 
 /// Its presence says that the directory is not complete; it holds the backup's chain hash.
@@ -68,6 +71,13 @@ pub fn restore(from: &Path, to: &Path) -> Result<Restored, Error> {
     let mut journal = source.copy_to(&DataDir::journal_path(to))?;
     let from_timeline = list.timeline;
     let timeline = begin_timeline(&mut journal)?;
+    let queue = list.queue_journal(from);
+    let queue = queue.as_ref().map(|(path, chain)| (path.as_path(), *chain));
+    let run = Hash::from_str(&list.run_id).map_err(|error| Error::BackupList {
+        path: from.to_owned(),
+        why: error.to_string(),
+    })?;
+    restore_queue(queue, to, run, UnixS(wall_ms() / 1000))?;
     drop(journal);
     let report = verify_journal(to)?;
     if !report.is_good() {

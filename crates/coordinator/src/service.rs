@@ -13,13 +13,15 @@ use hansa_transfer::tls::{self, ServerIdentity};
 use hansa_wire::Recipe;
 use hansa_wire::status::Status;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot::error::RecvError;
 
-use crate::actor::{Actor, Finish, Finished, Mailbox, RunParts};
+use crate::actor::{Actor, Ended, Finish, Finished, Mailbox, RunParts};
 use crate::api::{App, router};
 use crate::auth::Tokens;
 use crate::error::Error;
 use crate::net::{self, Acceptor};
 use crate::options::{Listen, Options};
+use crate::queue::{QueueParts, QueueService};
 use crate::report;
 use crate::setup;
 use crate::shell::{Bulk, Pace, Served, SharedShell, Shell};
@@ -28,6 +30,7 @@ use crate::shell::{Bulk, Pace, Served, SharedShell, Shell};
 pub struct Coordinator {
     shell: SharedShell,
     parts: RunParts,
+    queue: QueueParts,
     identity: ServerIdentity,
 }
 
@@ -52,6 +55,7 @@ impl Coordinator {
         let layout = setup::layout_of(&theta)?;
         let tokens = Tokens::load(&data_dir)?;
         let identity = tls::load_or_make(&data_dir.join("tls"), &options.certificate_names)?;
+        let queue = QueueParts::open(&data_dir, spec.run, &recipe.name, options.queue)?;
         let exported = data_dir.join("export");
         let ended = run.replayed.state.ended && exported.join("model.safetensors").exists();
         let (parts, tokenizer, store) = RunParts::new(run, MonoMs(0).after(started.elapsed()));
@@ -73,6 +77,7 @@ impl Coordinator {
         Ok(Self {
             shell: Arc::new(shell),
             parts,
+            queue,
             identity,
         })
     }
@@ -121,11 +126,13 @@ impl Coordinator {
         let local = listener.local_addr();
         let address = local.map_err(|source| Error::Listen { address, source })?;
         let (mailbox, finished, thread) = Actor::start(self.shell.clone(), self.parts)?;
+        let queue = QueueService::start(self.queue, self.shell.options.queue.lease_ttl)?;
         Ok(Service {
             shell: self.shell,
             mailbox,
             finished,
             thread: Some(thread),
+            queue,
             listener,
             address,
             acceptor,
@@ -139,6 +146,7 @@ pub struct Service {
     mailbox: Mailbox,
     finished: Finished,
     thread: Option<JoinHandle<()>>,
+    queue: QueueService,
     listener: TcpListener,
     address: SocketAddr,
     acceptor: Acceptor,
@@ -204,19 +212,21 @@ impl Service {
         let app = Arc::new(App {
             shell: self.shell.clone(),
             mailbox: self.mailbox.clone(),
+            queue: self.queue.mailbox.clone(),
         });
+        let informing = self.queue.inform(self.mailbox.clone());
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let listening = net::serve(self.listener, self.acceptor, router(app), stopped);
         let listening = tokio::spawn(listening);
         let finish = tokio::select! {
             finish = &mut self.finished => finish,
-            () = shutdown => {
-                let mailbox = self.mailbox.clone();
-                // May wait for a place in the queue.
-                let _ = tokio::task::spawn_blocking(move || mailbox.stop()).await;
-                (&mut self.finished).await
-            }
+            () = self.queue.failed() => stop_run(&self.mailbox, &mut self.finished).await,
+            () = shutdown => stop_run(&self.mailbox, &mut self.finished).await,
         };
+        if matches!(&finish, Ok(Ok(ended)) if ended.finish == Finish::RunOver) {
+            self.queue.farewell().await;
+        }
+        informing.abort();
         let _ = stop.send(true);
         if tokio::time::timeout(Duration::from_secs(5), listening)
             .await
@@ -227,11 +237,24 @@ impl Service {
         if let Some(thread) = self.thread.take() {
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
+        let queue = self.queue.stop().await;
         let ended = finish.map_err(|_| Error::ActorGone)??;
+        queue?;
         Ok(Summary {
             run_over: ended.finish == Finish::RunOver,
             status: ended.status,
             export: self.shell.exported(),
         })
     }
+}
+
+/// Asks the run's thread to end, and waits for that.
+async fn stop_run(
+    mailbox: &Mailbox,
+    finished: &mut Finished,
+) -> Result<Result<Ended, Error>, RecvError> {
+    let mailbox = mailbox.clone();
+    // May wait for a place in the queue.
+    let _ = tokio::task::spawn_blocking(move || mailbox.stop()).await;
+    finished.await
 }

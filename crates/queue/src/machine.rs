@@ -3,7 +3,7 @@
 //! It applies its own events at once, so that what it decides next sees them; the caller makes them
 //! durable before any answer leaves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hansa_base::{MonoMs, SiteName};
@@ -15,7 +15,7 @@ use crate::judge::{follow_up, join, judged, outcome_of};
 use crate::orders::orders;
 use crate::outcome::{Outcome, PauseWhy};
 use crate::policy::{self, Look, held_back, intention, shape_of, slot_name};
-use crate::state::State;
+use crate::state::{Lease, State};
 use crate::view::{Now, RunView};
 use crate::{
     Begin, IntentId, JobId, LeaseNo, Line, Order, Report, RunNews, ShapeName, SiteProfile, Stamped,
@@ -36,12 +36,20 @@ pub struct Timing {
     pub sync_every: Duration,
 }
 
+impl Timing {
+    /// Calls so often, and a lease of nine of them: a few lost ones are no loss of contact.
+    #[must_use]
+    pub const fn every(sync_every: Duration) -> Self {
+        Self {
+            lease_ttl: sync_every.saturating_mul(9),
+            sync_every,
+        }
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
-        Self {
-            lease_ttl: Duration::from_secs(180),
-            sync_every: Duration::from_secs(20),
-        }
+        Self::every(Duration::from_secs(20))
     }
 }
 
@@ -61,6 +69,8 @@ pub struct Machine {
     timing: Timing,
     /// When the leases are over, unless renewed. Not in the state: only the monotonic clock decides.
     deadlines: BTreeMap<SiteName, MonoMs>,
+    /// Leases whose holders were told that the run is over.
+    told: BTreeSet<(SiteName, LeaseNo)>,
     events: Vec<Event>,
 }
 
@@ -74,6 +84,7 @@ impl Machine {
             deadlines: deadlines.collect(),
             state,
             timing,
+            told: BTreeSet::new(),
             events: Vec::new(),
         }
     }
@@ -95,11 +106,15 @@ impl Machine {
         held && self.deadlines.get(site).is_some_and(|until| now < *until)
     }
 
-    /// True if there is nothing left that a site process could be told, or nobody to tell it.
+    /// True if every site process knows that the run is over and has nothing left to do, or is gone.
     #[must_use]
     pub fn is_quiet(&self, now: MonoMs) -> bool {
-        let mut names = self.state.sites.keys();
-        names.all(|name| !self.is_attended(name, now) || orders(&self.state, name).is_empty())
+        let mut sites = self.state.sites.iter();
+        sites.all(|(name, site)| {
+            let told = |lease: &Lease| self.told.contains(&(name.clone(), lease.no));
+            let idle = || orders(&self.state, name).is_empty();
+            !self.is_attended(name, now) || (site.lease.as_ref().is_some_and(told) && idle())
+        })
     }
 
     /// What a site process is to do, as far as it was decided.
@@ -137,15 +152,6 @@ impl Machine {
     /// An operator orders something.
     pub fn operate(&mut self, order: QueueOrder, run: &RunView, now: Now) -> Handled<()> {
         let reply = self.try_operate(order, run, now);
-        self.handled(reply)
-    }
-
-    /// The run was restored from a backup: the lost history may have made intents that are not known
-    /// here, so their numbers are skipped.
-    pub fn restored(&mut self, now: Now) -> Handled<()> {
-        const SKIPPED: u64 = 100_000;
-        let next_intent = IntentId(self.state.next_intent.0.saturating_add(SKIPPED));
-        let reply = self.put(Event::Restored { next_intent }, now);
         self.handled(reply)
     }
 
@@ -198,6 +204,9 @@ impl Machine {
             true => Vec::new(),
             false => orders(&self.state, &site),
         };
+        if run.ended {
+            self.told.insert((site.clone(), lease));
+        }
         let known = self.state.sites.get(&site);
         Ok(SyncReply {
             lease,

@@ -244,6 +244,14 @@ impl State {
         }
     }
 
+    /// The next intent's number in a copy of the run that was restored from a backup: the lost history
+    /// may have made intents since, and their jobs may still be in some queue.
+    #[must_use]
+    pub const fn after_a_restore(&self) -> IntentId {
+        const SKIPPED: u64 = 100_000;
+        IntentId(self.next_intent.0.saturating_add(SKIPPED))
+    }
+
     /// The live intents of a site.
     pub fn live<'a>(&'a self, site: &'a SiteName) -> impl Iterator<Item = &'a Intent> {
         let of_site = move |intent: &&Intent| intent.intention.site == *site && intent.is_live();

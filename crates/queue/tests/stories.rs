@@ -207,10 +207,8 @@ fn a_job_that_appears_after_its_intent_was_given_up_is_cancelled() {
 #[test]
 fn a_job_of_another_history_is_named_once() {
     let mut desk = two_in_the_queue();
-    let now = desk.now();
-    let handled = desk.machine.restored(now);
-    desk.journal
-        .extend(handled.events.into_iter().map(|e| (now.wall, e)));
+    let next_intent = desk.machine.state().after_a_restore();
+    desk.restore_with(Event::Restored { next_intent });
     let stray = Report::Job(desk.job(999_999, "77", "RUNNING"));
     desk.say(vec![stray.clone()]);
     desk.say(vec![stray]);

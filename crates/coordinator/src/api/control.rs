@@ -21,10 +21,10 @@ use crate::gate;
 use crate::report;
 use crate::setup::fresh_token;
 
-type Body = Result<Bytes, BytesRejection>;
-type Answer = Result<Response, Refused>;
+pub(super) type Body = Result<Bytes, BytesRejection>;
+pub(super) type Answer = Result<Response, Refused>;
 
-fn read<T: Wire>(body: Body) -> Result<T, Refused> {
+pub(super) fn read<T: Wire>(body: Body) -> Result<T, Refused> {
     let bytes = body.map_err(|rejection| {
         let code = match rejection.status().as_u16() {
             413 => Code::TooLarge,

@@ -4,6 +4,7 @@
 
 mod bulk;
 mod control;
+mod queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use hansa_wire::{BadValue, WIRE_VERSION, Wire};
 
 use crate::actor::{Mailbox, NotTaken};
 use crate::auth::Scope;
+use crate::queue::QueueMailbox;
 use crate::shell::SharedShell;
 
 /// A request that takes longer is given up; uploads and downloads have their own limits.
@@ -36,6 +38,7 @@ const OVERLOADED_RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct App {
     pub shell: SharedShell,
     pub mailbox: Mailbox,
+    pub queue: QueueMailbox,
 }
 
 type SharedApp = Arc<App>;
@@ -54,6 +57,7 @@ pub(crate) fn router(app: SharedApp) -> Router {
         .route(path::OPERATE, post(control::operate))
         .route(path::STATUS, get(control::status))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+        .merge(queue::routes())
         .layer(axum::middleware::from_fn(limit_time));
     let bulk = Router::new()
         .route("/v1/blobs/{hash}/manifest", get(bulk::manifest))
@@ -155,6 +159,20 @@ fn may_act_for(scope: &Scope, site: &SiteName) -> Result<(), Refused> {
             format!("this token is not a site's; a replica of {site} needs that site's token"),
         )),
     }
+}
+
+/// A site process calls with its site's token.
+fn site_only(scope: &Scope, site: &SiteName) -> Result<(), Refused> {
+    let message = match scope {
+        Scope::Site(own) if own == site => return Ok(()),
+        Scope::Site(own) => {
+            format!("this token is for site {own}; the site process of {site} needs that site's")
+        }
+        Scope::Operator | Scope::Read => {
+            format!("this token is not a site's; the site process of {site} needs that site's")
+        }
+    };
+    Err(Refused::new(Code::Forbidden, message))
 }
 
 /// Only an operator's token gives orders.

@@ -143,6 +143,13 @@ impl Desk {
         }
     }
 
+    /// The journal of a restored copy has one record more.
+    pub fn restore_with(&mut self, event: Event) {
+        self.journal.push((UnixS(self.now_s), event));
+        let state = replay(&self.journal);
+        self.machine = Machine::new(state, Timing::default(), self.now().mono);
+    }
+
     pub fn restart(&mut self) {
         let state = replay(&self.journal);
         assert_eq!(&state, self.machine.state());

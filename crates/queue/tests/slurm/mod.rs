@@ -1,5 +1,5 @@
 //! A batch system on the back of an envelope.
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 

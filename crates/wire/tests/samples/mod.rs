@@ -302,7 +302,7 @@ fn intended(begin: Begin, after: Option<IntentId>, why: Why) -> Event {
 }
 
 fn events() -> Vec<Event> {
-    let (intent, job) = job(7);
+    let (intent, _) = job(7);
     let (site, why) = (lumi(), Line::new("because"));
     let mut events = vec![
         Event::LeaseTaken {
@@ -337,6 +337,22 @@ fn events() -> Vec<Event> {
             intent,
             why: why.clone(),
         },
+    ];
+    events.extend(later_events());
+    events.extend(judgements());
+    events.extend(pauses().map(|why| Event::SitePaused { site: lumi(), why }));
+    events.extend(reasons().map(|held| Event::HeldBack {
+        site: lumi(),
+        replica: "r1".parse().unwrap(),
+        held,
+    }));
+    events
+}
+
+fn later_events() -> Vec<Event> {
+    let (intent, job) = job(7);
+    let (site, why) = (lumi(), Line::new("because"));
+    vec![
         Event::ReleaseOrdered { intent },
         Event::TailOrdered { intent },
         Event::Joined(Joined {
@@ -382,15 +398,7 @@ fn events() -> Vec<Event> {
         Event::Restored {
             next_intent: IntentId(100_008),
         },
-    ];
-    events.extend(judgements());
-    events.extend(pauses().map(|why| Event::SitePaused { site: lumi(), why }));
-    events.extend(reasons().map(|held| Event::HeldBack {
-        site: lumi(),
-        replica: "r1".parse().unwrap(),
-        held,
-    }));
-    events
+    ]
 }
 
 fn judgements() -> impl Iterator<Item = Event> {
