@@ -11,7 +11,9 @@ mod corpus;
 mod credentials;
 mod demo;
 mod ledger;
+mod logs;
 mod operate;
+mod queue;
 mod replica;
 mod restore;
 mod run;
@@ -19,6 +21,7 @@ mod serve;
 mod site;
 mod slurm;
 mod status;
+mod submit;
 mod token;
 mod train;
 mod ui;
@@ -54,6 +57,12 @@ enum Command {
     /// Send a site's replicas away, or let them come back.
     #[command(subcommand)]
     Site(site::Command),
+    /// Show each site's queue: probes, jobs, decisions and why; or give an order to one.
+    Queue(queue::Arguments),
+    /// Show the last lines of jobs that failed, and what they made pause.
+    Logs(logs::Arguments),
+    /// Have one more job submitted at a site.
+    Submit(submit::Arguments),
     /// Shut a replica out at once, or let it in again.
     #[command(subcommand)]
     Replica(replica::Command),
@@ -99,6 +108,9 @@ fn main() -> ExitCode {
         Command::Restore(arguments) => restore::run(&arguments),
         Command::Run(command) => train::block_on(run::run(command)),
         Command::Site(command) => train::block_on(site::run(command)),
+        Command::Queue(arguments) => train::block_on(queue::run(arguments)),
+        Command::Logs(arguments) => train::block_on(logs::run(arguments)),
+        Command::Submit(arguments) => train::block_on(submit::run(arguments)),
         Command::Replica(command) => train::block_on(replica::run(command)),
         Command::Ledger(command) => ledger::run(command),
         Command::Token(command) => token::run(command),

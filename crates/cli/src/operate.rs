@@ -6,6 +6,7 @@ use crate::ui;
 use crate::ui::out;
 use anyhow::bail;
 use hansa_protocol::Order;
+use hansa_queue::QueueOrder;
 use hansa_transfer::Endpoint;
 use hansa_wire::Wire as _;
 use hansa_wire::http::{Done, Operate, path};
@@ -65,6 +66,20 @@ impl Whom {
             .await?;
         if self.json {
             return ui::print_json(&json!({ "order": request.order.to_json(), "done": done }));
+        }
+        out!("{done}");
+        Ok(())
+    }
+
+    /// The same for an order to a queue.
+    pub async fn queue_order(self, order: QueueOrder, done: &str) -> anyhow::Result<()> {
+        let client = tool(&self.endpoint()?)?;
+        let body = order.to_json();
+        let Done {} = client
+            .post_json(hansa_wire::queue::OPERATE, &body, ANSWER_WITHIN)
+            .await?;
+        if self.json {
+            return ui::print_json(&json!({ "order": body, "done": done }));
         }
         out!("{done}");
         Ok(())

@@ -7,6 +7,7 @@ use crate::ui::{note, out};
 use anyhow::Context as _;
 use clap::Args;
 use hansa_coordinator::{BulkCaps, Coordinator, Listen, Options, Scope, Summary};
+use hansa_queue::Timing;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,6 +40,10 @@ pub struct Arguments {
     /// The same for each replica.
     #[arg(long, value_name = "MBIT", value_parser = ui::positive)]
     bulk_mbit_per_replica: Option<f64>,
+    /// How often site processes (`hansa site run`) call. One that is silent nine times as long has lost
+    /// its site to whoever asks next.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+    site_sync_s: u32,
     /// Print what happens as JSON lines on stdout.
     #[arg(long)]
     json: bool,
@@ -54,6 +59,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         all_mbit: arguments.bulk_mbit,
         replica_mbit: arguments.bulk_mbit_per_replica,
     };
+    options.queue = Timing::every(Duration::from_secs(u64::from(arguments.site_sync_s)));
     let opened = tokio::task::spawn_blocking(move || Coordinator::open(options));
     let coordinator = opened.await.context("open the run")??;
     let (name, generation) = (coordinator.recipe().name.clone(), coordinator.generation());
