@@ -429,6 +429,8 @@ impl Site {
     fn judged(&mut self, at: UnixS, replica: &ReplicaName, outcome: &Outcome, then: &Then) {
         let quick_s = self.profile.as_ref().map_or(60, |p| p.retry.quick_run_s);
         match outcome.is_quick_failure(quick_s) {
+            // One that nothing follows from does not count.
+            Some(true) if *then == Then::Next => {}
             Some(true) => self.quick_failures = self.quick_failures.saturating_add(1),
             Some(false) => self.quick_failures = 0,
             None => {}

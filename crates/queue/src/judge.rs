@@ -89,7 +89,10 @@ fn then(look: &Look<'_>, intent: &Intent, outcome: &Outcome) -> Then {
         until: look.now.after_s(backoff_s(&retry, failures)),
         failures,
     };
-    if look.run.ended {
+    // A job that starts then is sent away, and has done nothing wrong.
+    let sent_away =
+        look.run.ended || look.run.paused.is_some() || look.run.drained.contains_key(look.name);
+    if sent_away && is_about_the_job(outcome) {
         return Then::Next;
     }
     let quick = outcome.is_quick_failure(retry.quick_run_s);
@@ -111,6 +114,14 @@ fn then(look: &Look<'_>, intent: &Intent, outcome: &Outcome) -> Then {
         | Outcome::Deadline
         | Outcome::Lost => wait(again),
     }
+}
+
+/// Whether an outcome is the job's own doing, not the batch system's.
+const fn is_about_the_job(outcome: &Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Completed { .. } | Outcome::Failed { .. } | Outcome::ComeBackLater
+    )
 }
 
 fn after_refusal(refusal: &Refusal, wait: &dyn Fn(u32) -> Then, failures: u32, again: u32) -> Then {

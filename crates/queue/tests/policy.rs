@@ -300,3 +300,26 @@ fn a_smaller_number_of_wanted_jobs_cancels_what_waits_and_lets_run_what_runs() {
     let why = "the profile wants fewer jobs";
     assert_eq!(cancelled, [format!("12: {why}"), format!("13: {why}")]);
 }
+
+#[test]
+fn jobs_that_a_drained_site_sends_away_are_no_failures() {
+    let mut desk = Desk::open(SiteProfile {
+        wanted_jobs: 4,
+        ..profile()
+    });
+    let jobs = 1..=4_u64;
+    let all = jobs.clone().map(|id| submitted(id, &id.to_string()));
+    let all = all.collect();
+    desk.say(all);
+    desk.run.drained.insert(site(), "maintenance".into());
+    for id in jobs {
+        let refused = JobReport {
+            exit_code: Some(1),
+            ..desk.ended(id, &id.to_string(), "FAILED", 4)
+        };
+        desk.say(vec![Report::Job(refused)]);
+    }
+    assert!(desk.here().paused.is_none() && desk.here().quick_failures == 0);
+    desk.run.drained.clear();
+    assert_eq!(submissions(&desk.say(Vec::new())).len(), 4);
+}
