@@ -13,6 +13,7 @@ mod demo;
 mod ledger;
 mod logs;
 mod operate;
+mod plan;
 mod queue;
 mod replica;
 mod restore;
@@ -75,6 +76,8 @@ enum Command {
     /// Look at what a site's Slurm says.
     #[command(subcommand)]
     Slurm(slurm::Command),
+    /// Decide which sites train, in which jobs, from when on, and say how the rounds will go.
+    Plan(plan::Arguments),
     /// Build, inspect and verify corpora.
     #[command(subcommand)]
     Corpus(corpus::Command),
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Command::Ledger(command) => ledger::run(command),
         Command::Token(command) => token::run(command),
         Command::Slurm(command) => slurm::run(command),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Corpus(command) => corpus::run(command),
         Command::Bench(command) => bench::run(command),
     };

@@ -116,6 +116,8 @@ pub struct Tally {
     pub computing: Duration,
     /// Time on nodes, start-up included: what is billed, per accelerator.
     pub billed: Duration,
+    /// What its last job had left of its walltime when all was over: billed, too, if nobody lets it go.
+    pub over: Duration,
 }
 
 /// What bounds the jobs of a site, whoever's they are. Times are from the snapshot's now.
@@ -220,6 +222,9 @@ impl<'a> Seats<'a> {
     /// The run is over: every job is let go, and nothing follows.
     pub(crate) fn finish(mut self, at: Duration) -> Vec<Tally> {
         for i in 0..self.seats.len() {
+            if let Some(run) = self.seats[i].run.filter(|run| run.start < at) {
+                self.seats[i].tally.over = run.end.saturating_sub(at);
+            }
             self.close(i, at);
         }
         self.seats.into_iter().map(|seat| seat.tally).collect()

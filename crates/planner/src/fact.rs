@@ -140,7 +140,10 @@ impl Cost {
 }
 
 /// Writes a duration as people say it, two units at most: "12 h 24 min", "90 s".
-pub(crate) struct Spell(pub Duration);
+pub struct Spell(
+    /// How long.
+    pub Duration,
+);
 
 impl fmt::Display for Spell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,6 +17,7 @@ mod cast;
 mod chain;
 mod fact;
 mod fluid;
+mod input;
 mod level;
 mod options;
 mod plan;
@@ -32,8 +33,9 @@ mod waterfill;
 pub use candidate::{Candidate, ExchangeCost, Excluded, Exclusion, RateOf, Speed, candidates};
 pub use cast::{Terms, Unplannable};
 pub use chain::{Bounds, FirstJob, Member, Tally, Then};
-pub use fact::{Cost, Fact, Source, WallMs};
+pub use fact::{Cost, Fact, Source, Spell, WallMs};
 pub use fluid::{Fluid, without_barrier};
+pub use input::{Input, inputs};
 pub use plan::{
     Ask, Change, Flip, Objective, Pick, Plan, Replan, Verdict, plan, replan, sensitivity,
 };

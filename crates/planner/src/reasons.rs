@@ -129,6 +129,13 @@ pub enum Trap {
         /// So many GPU-hours.
         gpu_hours: f64,
     },
+    /// Its last job has much walltime left when all is over: who keeps it pays for nothing.
+    BilledAfterTheEnd {
+        /// The site.
+        site: SiteName,
+        /// So many GPU-hours, if the job is not let go.
+        gpu_hours: f64,
+    },
     /// The corpus ends before the target is reached.
     CorpusTooSmall {
         /// Windows missing.
@@ -157,12 +164,19 @@ impl fmt::Display for Trap {
                     "{site} is billed {gpu_hours:.1} GPU-hours and contributes nothing"
                 )
             }
+            Self::BilledAfterTheEnd { site, gpu_hours } => write!(
+                f,
+                "{site} is billed {gpu_hours:.1} GPU-hours after the end, unless its jobs are let go"
+            ),
             Self::CorpusTooSmall { missing } => {
                 write!(f, "the corpus ends {missing} windows before the target")
             }
         }
     }
 }
+
+/// What a job has left at the end is worth a word beyond this share of all that is billed.
+const AFTER_THE_END: f64 = 0.1;
 
 /// Names what a reader of this outcome would not expect. `sites` are the snapshot's, `target` its
 /// run's.
@@ -195,6 +209,9 @@ pub fn traps(
             traps.push(Trap::BilledForNothing { site, gpu_hours });
         }
     }
+    if matches!(outcome.ended, Ended::Target | Ended::Corpus) {
+        traps.extend(after_the_end(sites, members, outcome));
+    }
     let met = |a: usize, b: usize| {
         let here = |i: usize, s: &crate::rounds::Stretch| s.parts.iter().any(|p| p.member == i);
         outcome.stretches.iter().any(|s| here(a, s) && here(b, s))
@@ -208,6 +225,28 @@ pub fn traps(
                     b: sites[members[b].site].clone(),
                 });
             }
+        }
+    }
+    traps
+}
+
+/// Sites whose jobs have much walltime left when all is over.
+fn after_the_end(sites: &[SiteName], members: &[Member], outcome: &Outcome) -> Vec<Trap> {
+    let mut traps = Vec::new();
+    for (i, site) in sites.iter().enumerate() {
+        let both = members.iter().zip(&outcome.members);
+        let here = both.filter(|(member, _)| member.site == i);
+        let hours =
+            |member: &Member, time: Duration| time.as_secs_f64() * member.all_gpus() / 3600.0;
+        let (after, billed) = here.fold((0.0, 0.0), |(after, billed), (m, tally)| {
+            let (over, spent) = (hours(m, tally.over), hours(m, tally.billed));
+            (after + over, billed + spent)
+        });
+        if after > AFTER_THE_END * billed {
+            traps.push(Trap::BilledAfterTheEnd {
+                site: site.clone(),
+                gpu_hours: after,
+            });
         }
     }
     traps

@@ -61,8 +61,16 @@ fn decide(snapshot: &Snapshot, ask: &Ask) -> Plan {
             assert!(gpu_s <= budget.spendable_gpu_s() + 1e-6);
         }
     }
+    let sum: u64 = plan.outcome.members.iter().map(|m| m.windows.0).sum();
+    assert_eq!(sum, plan.outcome.windows.0, "windows sum");
     for pick in &plan.picks {
+        let candidate = &pick.candidate;
         assert!(pick.terms.replicas <= ask.replicas_max);
+        assert!(candidate.walltime <= candidate.shape.walltime);
+        let queue = snapshot.sites[candidate.site_index].partition(&candidate.shape.partition);
+        if let Some(cap) = queue.and_then(|queue| queue.walltime_max.as_ref()) {
+            assert!(candidate.walltime <= cap.value);
+        }
     }
     let parts = plan.outcome.stretches.iter().flat_map(|s| &s.parts);
     assert!(
@@ -370,8 +378,42 @@ fn some_site() -> impl Strategy<Value = Site> {
     })
 }
 
+/// Sites of these, named, with a target that two days may reach or not.
+fn named(sites: Vec<Site>) -> Snapshot {
+    let mut snapshot = snapshot(sites);
+    for (i, site) in snapshot.sites.iter_mut().enumerate() {
+        site.name = format!("site{i}").parse().unwrap();
+    }
+    snapshot.run.target = Windows(500_000);
+    snapshot
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn another_shape_at_a_site_is_never_later(
+        sites in prop::collection::vec(some_site(), 1..3),
+        wait in 0..30_u32,
+        walltime in 1..12_u32,
+        gpus in 1..5_u32,
+    ) {
+        let ask = Ask {
+            replicas_max: 2,
+            simulations_max: 1_000_000,
+            ..Ask::new(Objective::EarliestFinish, 48 * HOUR)
+        };
+        let fewer = decide(&named(sites.clone()), &ask);
+        let mut more = named(sites);
+        more.sites[0].shapes.push(shape("another", gpus, walltime * HOUR, wait * HOUR));
+        let more = decide(&more, &ask);
+        prop_assert!(fewer.exact && more.exact);
+        prop_assert!(more.outcome.windows >= fewer.outcome.windows);
+        if fewer.outcome.ended == Ended::Target {
+            prop_assert_eq!(more.outcome.ended, Ended::Target);
+            prop_assert!(more.outcome.ends_in <= fewer.outcome.ends_in);
+        }
+    }
 
     #[test]
     fn more_free_capacity_is_never_later(
@@ -381,14 +423,6 @@ proptest! {
             Objective::EarliestFinish, Objective::MostTokens, Objective::FewestGpuHours,
         ]),
     ) {
-        let named = |sites: Vec<Site>| {
-            let mut snapshot = snapshot(sites);
-            for (i, site) in snapshot.sites.iter_mut().enumerate() {
-                site.name = format!("site{i}").parse().unwrap();
-            }
-            snapshot.run.target = Windows(500_000);
-            snapshot
-        };
         let ask = Ask {
             replicas_max: 3,
             simulations_max: 1_000_000,

@@ -15,6 +15,7 @@ pub mod journal;
 mod local;
 mod mirror;
 mod payload;
+pub mod plan;
 pub mod queue;
 pub mod recipe;
 mod state;

@@ -26,11 +26,12 @@ const ORDER: &[&str] = &[
     "cli",
     "sim",
     "model",
+    "backfill",
     "testkit",
 ];
 
 /// Crates that exist for tests: no program may link them.
-const FOR_TESTS_ONLY: &[&str] = &["sim", "model", "testkit"];
+const FOR_TESTS_ONLY: &[&str] = &["sim", "model", "backfill", "testkit"];
 
 /// A crate depends only on crates before it in [`ORDER`]; crates for tests only serve tests.
 pub fn order_of_crates(repo: &Repo) -> Vec<Violation> {

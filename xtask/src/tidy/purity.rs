@@ -27,6 +27,7 @@ const PURE: &[(&str, &[&str])] = &[
     ),
     ("planner", &["thiserror"]),
     ("queue", &["thiserror"]),
+    ("backfill", &[]),
 ];
 
 /// Paths that reach outside, with what to do instead.
