@@ -28,6 +28,7 @@ use crate::export::export;
 use crate::farewell::Farewell;
 use crate::log::log;
 use crate::merging::{MergeDone, drop_stale_uploads, merge, prune};
+use crate::news::{Bell, Ear, is_news};
 use crate::refused::{LookedAt, Refused};
 use crate::report;
 use crate::setup::{Run, record};
@@ -85,9 +86,17 @@ pub(crate) enum NotTaken {
 
 /// The way into the queue. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Mailbox(SyncSender<Input>);
+pub(crate) struct Mailbox {
+    inbox: SyncSender<Input>,
+    ear: Ear,
+}
 
 impl Mailbox {
+    /// Hears when what a waiting replica is told may have changed, and when the thread ends.
+    pub fn ear(&self) -> Ear {
+        self.ear.clone()
+    }
+
     /// Hands a command to the machine; the answer comes when it is durable.
     pub async fn command(&self, command: Command) -> Result<Result<Reply, Refusal>, NotTaken> {
         let (answer, receive) = oneshot::channel();
@@ -116,7 +125,7 @@ impl Mailbox {
     }
 
     fn put(&self, input: Input) -> Result<(), NotTaken> {
-        self.0.try_send(input).map_err(|error| match error {
+        self.inbox.try_send(input).map_err(|error| match error {
             TrySendError::Full(_) => NotTaken::Full,
             TrySendError::Disconnected(_) => NotTaken::Gone,
         })
@@ -130,6 +139,7 @@ pub(crate) struct Actor {
     files: BTreeMap<Generation, GenerationFiles>,
     inbox: Option<Receiver<Input>>,
     outbox: SyncSender<Input>,
+    bell: Bell,
     worker: Option<JoinHandle<()>>,
     exporting: bool,
     stopping: bool,
@@ -151,6 +161,8 @@ struct Turn {
     /// What the gate looked at, and what was decided of it.
     looked_at: Vec<(LookedAt, Vec<Event>)>,
     published: bool,
+    /// Something happened that replicas may wait for.
+    news: bool,
     fatal: Option<Error>,
 }
 
@@ -162,7 +174,11 @@ impl Actor {
     ) -> Result<(Mailbox, Finished, JoinHandle<()>), Error> {
         let (outbox, inbox) = sync_channel(QUEUE);
         let (done, finished) = oneshot::channel();
-        let mailbox = Mailbox(outbox.clone());
+        let (bell, ear) = Bell::new();
+        let mailbox = Mailbox {
+            inbox: outbox.clone(),
+            ear,
+        };
         let RunParts {
             dir,
             journal,
@@ -180,6 +196,7 @@ impl Actor {
             files,
             inbox: Some(inbox),
             outbox,
+            bell,
             worker: None,
             exporting: false,
             stopping: false,
@@ -344,6 +361,7 @@ impl Actor {
         turn.published |= events
             .iter()
             .any(|event| matches!(event, Event::Published { .. }));
+        turn.news |= events.iter().any(is_news);
         if !events.is_empty() {
             let files = files.filter(|_| turn.published);
             turn.records
@@ -383,6 +401,9 @@ impl Actor {
             // A refused announcement whose caller hung up leaves its place behind. One that is still in
             // the queue gets its place again when it is accepted.
             drop_stale_uploads(&self.shell, self.machine.state())?;
+        }
+        if turn.news {
+            self.bell.ring();
         }
         for effect in turn.effects {
             match effect {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hansa_queue::Timing;
 
 use crate::merge::MergeOptions;
+use crate::news::LeaseHold;
 
 /// How to serve a run.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Options {
     pub bulk: BulkCaps,
     /// How often site processes call.
     pub queue: Timing,
+    /// How long replicas that have nothing to do are kept waiting for an answer.
+    pub lease_hold: LeaseHold,
 }
 
 /// Caps on bulk transfers, up and down together, in Mbit/s; `None`: as much as there is.
@@ -58,6 +61,7 @@ impl Options {
             farewell: None,
             bulk: BulkCaps::default(),
             queue: Timing::default(),
+            lease_hold: LeaseHold::default(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Small calls: one JSON in, one JSON out.
 
+use std::time::Instant;
+
 use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -18,6 +20,7 @@ use hansa_wire::{WIRE_VERSION, Wire, decode};
 use super::{App, Refused, SharedApp, json, may_act_for, may_operate};
 use crate::auth::Scope;
 use crate::gate;
+use crate::news::is_held;
 use crate::report;
 use crate::setup::fresh_token;
 
@@ -85,15 +88,30 @@ pub(super) async fn register(
     }
 }
 
+/// A replica that is to wait is answered when there is something to do, or after a while: it need not
+/// ask again and again, and no accelerator idles for an interval of asking. It counts as heard of
+/// whenever the machine is asked for it.
 pub(super) async fn lease(
     State(app): State<SharedApp>,
     Extension(scope): Extension<Scope>,
     body: Body,
 ) -> Answer {
     let request = read_call(&scope, body, |request: &LeaseRequest| &request.caller)?;
-    match app.command(Command::Lease(request)).await? {
-        Reply::Lease(answer) => Ok(json(&answer)),
-        _ => Err(Refused::wrong_reply()),
+    let hold = app.shell.options.lease_hold;
+    let until = Instant::now() + hold.longest;
+    let mut ear = app.mailbox.ear();
+    loop {
+        // What rings after the machine was asked is heard, even if that is before the answer is here.
+        ear.mark_unchanged();
+        let Reply::Lease(answer) = app.command(Command::Lease(request.clone())).await? else {
+            return Err(Refused::wrong_reply());
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || !is_held(&answer) {
+            return Ok(json(&answer));
+        }
+        // The bell may be gone with the deciding thread: asking it again tells.
+        let _ = tokio::time::timeout(hold.look_again.min(left), ear.changed()).await;
     }
 }
 

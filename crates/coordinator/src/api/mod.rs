@@ -58,7 +58,7 @@ pub(crate) fn router(app: SharedApp) -> Router {
         .route(path::STATUS, get(control::status))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .merge(queue::routes())
-        .layer(axum::middleware::from_fn(limit_time));
+        .layer(from_fn_with_state(app.clone(), limit_time));
     let bulk = Router::new()
         .route("/v1/blobs/{hash}/manifest", get(bulk::manifest))
         .route("/v1/blobs/{hash}/data", get(bulk::data))
@@ -95,8 +95,12 @@ async fn admit(State(app): State<SharedApp>, mut request: Request, next: Next) -
     }
 }
 
-async fn limit_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(CONTROL_MAX, next.run(request)).await {
+async fn limit_time(State(app): State<SharedApp>, request: Request, next: Next) -> Response {
+    let held = match request.uri().path() {
+        path::LEASE => app.shell.options.lease_hold.longest,
+        _ => Duration::ZERO,
+    };
+    match tokio::time::timeout(held + CONTROL_MAX, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Refused::overloaded().into_response(),
     }

@@ -17,7 +17,7 @@ use hansa_wire::{PayloadManifest, Recipe, Wire};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-const CALL_MAX: Duration = Duration::from_secs(10);
+const CALL_MAX: Duration = Duration::from_secs(60);
 
 pub fn hash(byte: u8) -> Hash {
     Hash([byte; 32])
@@ -28,6 +28,7 @@ pub struct World {
     pub dir: tempfile::TempDir,
     pub recipe: String,
     pub keep_all: bool,
+    pub lease_hold: LeaseHold,
     lumi: String,
     snellius: String,
 }
@@ -78,11 +79,25 @@ impl World {
             dir,
             recipe: RECIPE.to_owned(),
             keep_all: false,
+            lease_hold: LeaseHold {
+                longest: Duration::ZERO,
+                ..LeaseHold::default()
+            },
             lumi,
             snellius,
         };
         world.write_corpus(40, 0xcd);
         world
+    }
+
+    /// Who is to wait is not answered before something happens that it may wait for.
+    pub fn holding_leases(mut self) -> Self {
+        let hour = Duration::from_secs(3600);
+        self.lease_hold = LeaseHold {
+            longest: hour,
+            look_again: hour,
+        };
+        self
     }
 
     /// A changed recipe: `from` is replaced by `to`.
@@ -124,6 +139,7 @@ impl World {
         std::fs::write(&recipe, &self.recipe).unwrap();
         Options {
             keep_all: self.keep_all,
+            lease_hold: self.lease_hold,
             ..Options::new(recipe, data)
         }
     }
