@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use hansa_base::Tokens;
 use hansa_coordinator::merge::{MergeInputs, MergeOptions, merge_blobs};
-use hansa_outer::{Dtype, Metadata, OuterStep};
+use hansa_outer::{Codec, Dtype, Metadata, OuterStep};
 use hansa_store::{Blob, BlobStore, DataDir};
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub struct Options {
     /// Numbers of contributions, each measured alone.
     pub contributions: Vec<usize>,
     /// How contributions are encoded.
-    pub codec: Dtype,
+    pub codec: Codec,
     /// How the merged model travels.
     pub model_dtype: Dtype,
     /// Numbers of threads; the first gives the figures, the others must make the same files.
@@ -275,7 +275,7 @@ impl MergeTask {
                 lr: 0.7,
                 momentum: 0.9,
             },
-            contribution_dtype: self.codec.parse()?,
+            codec: self.codec.parse()?,
             model_dtype: self.model_dtype.parse()?,
             metadata: Metadata::from([("generation".to_owned(), "1".to_owned())]),
         };

@@ -15,11 +15,19 @@ fn bench(what: &str, arguments: &[&str]) -> Output {
 
 #[test]
 fn merges_of_a_tiny_model_are_measured_beside_their_floor() {
+    for codec in ["f32", "bf16", "int8"] {
+        measure(codec);
+    }
+}
+
+fn measure(codec: &str) {
     let output = bench(
         "merge",
         &[
             "--model",
             "tiny",
+            "--codec",
+            codec,
             "--contributions",
             "1,5",
             "--threads",
@@ -57,9 +65,9 @@ fn what_cannot_be_measured_is_refused_with_what_can() {
             &["--model", "tiny", "--contributions", "0"],
             "from 1",
         ),
-        ("merge", &["--model", "tiny", "--codec", "fp16"], "bf16"),
+        ("merge", &["--model", "tiny", "--codec", "fp16"], "int8"),
         ("exchange", &["--model", "gpt"], "qwen3-0.6b"),
-        ("exchange", &["--model", "tiny", "--codec", "fp16"], "bf16"),
+        ("exchange", &["--model", "tiny", "--codec", "fp16"], "int8"),
     ] {
         let output = bench(what, arguments);
         let errors = String::from_utf8(output.stderr).unwrap();

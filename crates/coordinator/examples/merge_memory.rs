@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use hansa_base::{Hash, Tokens};
 use hansa_coordinator::merge::{MergeInputs, MergeOptions, merge_blobs};
-use hansa_outer::{Dtype, Header, Layout, Metadata, OuterStep, TensorSpec};
+use hansa_outer::{Codec, Dtype, Header, Layout, Metadata, OuterStep, TensorSpec};
 use hansa_store::{Blob, BlobStore, CHUNK_BYTES_DEFAULT, DataDir};
 
 fn main() -> anyhow::Result<()> {
@@ -90,7 +90,7 @@ fn child(arguments: &[String]) -> anyhow::Result<()> {
             lr: 0.7,
             momentum: 0.9,
         },
-        contribution_dtype: Dtype::F32,
+        codec: Codec::F32,
         model_dtype: Dtype::Bf16,
         metadata: Metadata::new(),
     };

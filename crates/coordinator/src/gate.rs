@@ -1,77 +1,79 @@
 //! The gate: what a contribution must be before it is staged.
 //!
-//! Reads the file once, in pieces, whatever its size. Positions, tokens and base were checked when it
-//! was announced; here it is about bytes. Never here: what becomes of a contribution that does not pass.
+//! Positions, tokens and base were checked when it was announced; here it is about bytes. Every chunk is
+//! looked at on its own and the findings are put together in order, so that the answer is the same
+//! whatever was looked at first. Never here: what becomes of a contribution that does not pass.
 
-use hansa_outer::{Dtype, Layout, Scan};
+use hansa_outer::{Arriving, Codec, Layout, Part, VALUE_MAX, combine, data_offset};
 use hansa_protocol::{Norm, Problem};
 use hansa_store::{Blob, StoreError};
 
-use crate::merge::{MergeFailure, read_header};
+use crate::merge::{MergeFailure, read_payload_header};
 
 /// Small: after a phase that all end together, many contributions are checked at the same time.
-const PIECE_ELEMENTS: u64 = 1 << 14;
-/// The largest magnitude of a value. No weight that can still train is anywhere near; sums of such
-/// values, and momentum over any number of rounds, stay finite in f32 (3.4e38), so that a merge
-/// cannot fail on what has passed here.
-const VALUE_MAX: f32 = 1e30;
+const PIECE_BYTES: u64 = 64 << 10;
 
-/// What there is to know of a contribution's file: its Euclidean norm, or what is wrong with it.
+/// What there is to know of a contribution's file: its Euclidean norm, or what is wrong with it. If it has
+/// a norm, no value of it is beyond [`VALUE_MAX`], so that a merge cannot fail on what has passed here.
 ///
 /// # Errors
 /// If the disk fails: that is not the contribution's fault.
 pub(crate) fn look_at(
     blob: &Blob,
     layout: &Layout,
-    dtype: Dtype,
+    codec: Codec,
 ) -> Result<Result<Norm, Problem>, StoreError> {
-    let header = match read_header(blob, "the contribution") {
+    let header = match read_payload_header(blob, "the contribution") {
         Ok(header) => header,
         Err(MergeFailure::Store(error)) => return Err(error),
         Err(error) => return Ok(Err(Problem::Form(error.to_string()))),
     };
-    if let Err(error) = header.check(layout, dtype) {
+    if let Err(error) = header.check(layout, codec) {
         return Ok(Err(Problem::Form(error.to_string())));
     }
-    let mut scan = Scan::new();
-    let mut bytes = vec![0; PIECE_ELEMENTS as usize * dtype.bytes_per_element()];
-    let mut values = vec![0f32; PIECE_ELEMENTS as usize];
-    let elements = layout.elements();
-    let mut squares = 0.0;
-    for start in (0..elements).step_by(PIECE_ELEMENTS as usize) {
-        let end = elements.min(start + PIECE_ELEMENTS);
-        let count = (end - start) as usize;
-        let bytes = &mut bytes[..count * dtype.bytes_per_element()];
-        blob.read_exact_at(bytes, header.byte_range(start..end).start)?;
-        dtype.decode(bytes, &mut values[..count]);
-        scan.push(&values[..count]);
-        let huge = values[..count]
-            .iter()
-            .position(|value| value.abs() > VALUE_MAX);
-        let named = |index: u64| {
-            let tensor = layout.tensor_at(index);
-            tensor.map_or("", |(tensor, _)| tensor.name.as_str())
-        };
-        if let Some(index) = scan.first_non_finite() {
-            let what = format!("a value of tensor {:?} is not finite", named(index));
-            return Ok(Err(Problem::NotFinite(what)));
-        }
-        if let Some(index) = huge {
-            let tensor = named(start + index as u64);
-            let what = format!("a value of tensor {tensor:?} is beyond {VALUE_MAX:e}");
-            return Ok(Err(Problem::NotFinite(what)));
-        }
-        let piece = values[..count].iter().map(|value| f64::from(*value));
-        squares += piece.map(|value| value * value).sum::<f64>();
-    }
-    // Squares of values up to 1e30, 2^40 of them, are far from overflow in f64.
-    Ok(Ok(Norm::new(squares.sqrt()).unwrap_or_default()))
+    let (elements, data_offset) = (layout.elements(), header.data_offset());
+    let mut piece = vec![0; PIECE_BYTES as usize];
+    let parts = (0..blob.manifest().chunk_count()).map(|index| {
+        let range = blob.manifest().chunk_range(index);
+        let (offset, length) = range.unwrap_or_default();
+        let arriving = Arriving::new(codec, elements, data_offset, offset);
+        look_at_chunk(blob, arriving, offset, length, &mut piece)
+    });
+    let parts = parts.collect::<Result<Vec<Part>, StoreError>>()?;
+    let found = combine(codec, elements, data_offset, &parts);
+    let Some((index, value)) = found.first_bad else {
+        // Squares of values up to 1e30, 2^40 of them, are far from overflow in f64.
+        return Ok(Ok(
+            Norm::new(found.squared_norm.sqrt()).unwrap_or_default()
+        ));
+    };
+    let tensor = layout.tensor_at(index);
+    let tensor = tensor.map_or("", |(tensor, _)| tensor.name.as_str());
+    Ok(Err(Problem::NotFinite(match value.is_finite() {
+        false => format!("a value of tensor {tensor:?} is not finite"),
+        true => format!("a value of tensor {tensor:?} is beyond {VALUE_MAX:e}"),
+    })))
 }
 
-/// More bytes than any contribution of this layout can have.
-pub(crate) fn bytes_max(layout: &Layout, dtype: Dtype) -> u64 {
-    let data = layout
-        .elements()
-        .saturating_mul(dtype.bytes_per_element() as u64);
-    data.saturating_add(hansa_outer::MAX_HEADER_BYTES as u64)
+fn look_at_chunk(
+    blob: &Blob,
+    mut arriving: Arriving,
+    offset: u64,
+    length: u64,
+    piece: &mut [u8],
+) -> Result<Part, StoreError> {
+    let mut done = 0;
+    while done < length {
+        let piece = &mut piece[..(length - done).min(PIECE_BYTES) as usize];
+        blob.read_exact_at(piece, offset + done)?;
+        arriving.push(piece);
+        done += piece.len() as u64;
+    }
+    Ok(arriving.finish())
+}
+
+/// Whether a file of so many bytes can be a contribution to this layout.
+pub(crate) fn size_fits(layout: &Layout, codec: Codec, total_bytes: u64) -> bool {
+    let head_bytes = data_offset(total_bytes, codec, layout.elements());
+    head_bytes.is_some_and(|bytes| bytes <= hansa_outer::MAX_HEADER_BYTES as u64)
 }

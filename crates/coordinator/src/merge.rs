@@ -10,27 +10,34 @@
 //!
 //! A pure function of its inputs, which are blobs and therefore never change: killed halfway it leaves
 //! only rubbish that the store removes at its next open, and run again it makes the same blobs, bit for
-//! bit, whatever the number of threads or the size of a buffer. Memory is a fixed budget per thread, whatever
-//! the size of the model and the number of contributions. Never here: which contributions count, with
-//! what step, or when the result is published; that is decided and journaled elsewhere.
+//! bit, whatever the number of threads or the size of a buffer. There is no record of progress: it would
+//! need syncs of its own on the way, to save seconds after a crash. Each thread takes a piece small enough
+//! to stay in its cache through all that happens to it: read, decoded, summed, stepped, hashed, written;
+//! so memory is one such piece per thread, whatever the size of the model and the number of contributions,
+//! and no byte is read twice. Meanwhile one more thread brings to the disk what is written. Never here:
+//! which contributions count, with what step, or when the result is published; that is decided and
+//! journaled elsewhere.
 //!
 //! These calls block for as long as disks take: run them off the asynchronous threads.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use hansa_base::{Hash, Tokens};
 use hansa_outer::{
-    Chunk, Dtype, Header, HeaderError, Layout, Merge, MergeError, MergePlan, Metadata, OuterStep,
-    PREFIX_BYTES, Weights,
+    Chunk, Codec, Dtype, Header, HeaderError, Layout, Merge, MergeError, MergePlan, Metadata,
+    OuterStep, PREFIX_BYTES, PayloadHeader, Weights,
 };
-use hansa_store::{Blob, BlobStore, BlobWriter, CHUNK_BYTES_DEFAULT, StoreError};
+use hansa_store::{Blob, BlobStore, CHUNK_BYTES_DEFAULT, HashingWriter, StoreError};
 
-/// No chunk is smaller than this, however many contributions share the budget.
-const MIN_CHUNK_ELEMENTS: usize = 4096;
-/// Above this, larger chunks save no time.
-const MAX_CHUNK_ELEMENTS: usize = 1 << 20;
+/// Pieces begin at multiples of this: whole blocks of every codec, whole pages, whole leaves of a hash.
+const PIECE_UNIT: usize = 4096;
+/// The largest piece: with what is made of it, it fits a second-level cache.
+const PIECE_ELEMENTS_MAX: usize = 1 << 15;
+/// Pieces between two calls that bring to the disk what is written: 64 MiB of master weights.
+const PIECES_PER_SYNC: u64 = 512;
 
 /// What a round's merge reads, in the words of its close record.
 #[derive(Debug)]
@@ -44,7 +51,7 @@ pub struct MergeInputs<'a> {
     /// The outer step, with `η`, `μ` and solo mode resolved.
     pub step: OuterStep,
     /// How pseudo-gradients are encoded.
-    pub contribution_dtype: Dtype,
+    pub codec: Codec,
     /// How models travel.
     pub model_dtype: Dtype,
     /// Strings for the headers of the new files; part of their bytes.
@@ -57,7 +64,7 @@ pub struct MergeInputs<'a> {
 pub struct MergeOptions {
     /// Threads that work on chunks.
     pub threads: NonZeroUsize,
-    /// Buffers of one thread, in bytes.
+    /// Most that the buffers of one thread may take, in bytes.
     pub buffer_bytes_per_thread: usize,
     /// Chunk size of the new blobs' manifests, in bytes.
     pub chunk_bytes: u64,
@@ -67,7 +74,7 @@ impl Default for MergeOptions {
     fn default() -> Self {
         Self {
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
-            buffer_bytes_per_thread: 16 << 20,
+            buffer_bytes_per_thread: 1 << 20,
             chunk_bytes: CHUNK_BYTES_DEFAULT,
         }
     }
@@ -124,25 +131,43 @@ pub enum MergeFailure {
 /// If the blob cannot be read or is not one whole safetensors file. `what` names it in the message.
 pub fn read_header(blob: &Blob, what: &str) -> Result<Header, MergeFailure> {
     let bad = |source| bad_header(blob, what, source);
+    let header = Header::parse(&read_head(blob, what)?).map_err(bad)?;
     let total_bytes = blob.manifest().total_bytes();
-    let cut = |needed: usize| HeaderError::Truncated {
-        needed,
-        found: total_bytes as usize,
+    header.check_file_bytes(total_bytes).map_err(bad)?;
+    Ok(header)
+}
+
+/// The same for a contribution, in whatever codec.
+///
+/// # Errors
+/// As for [`read_header`].
+pub fn read_payload_header(blob: &Blob, what: &str) -> Result<PayloadHeader, MergeFailure> {
+    let bad = |source| bad_header(blob, what, source);
+    let header = PayloadHeader::parse(&read_head(blob, what)?).map_err(bad)?;
+    let total_bytes = blob.manifest().total_bytes();
+    header.check_file_bytes(total_bytes).map_err(bad)?;
+    Ok(header)
+}
+
+/// The bytes of a file's head, as many as it says.
+fn read_head(blob: &Blob, what: &str) -> Result<Vec<u8>, MergeFailure> {
+    let total_bytes = blob.manifest().total_bytes();
+    let cut = |needed: usize| {
+        let found = total_bytes as usize;
+        bad_header(blob, what, HeaderError::Truncated { needed, found })
     };
     if total_bytes < PREFIX_BYTES as u64 {
-        return Err(bad(cut(PREFIX_BYTES)));
+        return Err(cut(PREFIX_BYTES));
     }
     let mut prefix = [0; PREFIX_BYTES];
     blob.read_exact_at(&mut prefix, 0)?;
-    let needed = Header::bytes_needed(prefix).map_err(bad)?;
+    let needed = Header::bytes_needed(prefix).map_err(|source| bad_header(blob, what, source))?;
     if total_bytes < needed as u64 {
-        return Err(bad(cut(needed)));
+        return Err(cut(needed));
     }
     let mut bytes = vec![0; needed];
     blob.read_exact_at(&mut bytes, 0)?;
-    let header = Header::parse(&bytes).map_err(bad)?;
-    header.check_file_bytes(total_bytes).map_err(bad)?;
-    Ok(header)
+    Ok(bytes)
 }
 
 /// Makes generation `g + 1` from generation `g` and a round's contributions.
@@ -159,11 +184,12 @@ pub fn merge_blobs(
     let sources = Sources::open(inputs)?;
     let tokens: Vec<Tokens> = inputs.contributions.iter().map(|c| c.1).collect();
     let weights = Weights::from_tokens(&tokens)?;
-    let (contribution_dtype, model_dtype) = (inputs.contribution_dtype, inputs.model_dtype);
-    let merge = Merge::new(inputs.step, weights, contribution_dtype, model_dtype)?;
+    let model_dtype = inputs.model_dtype;
+    let merge = Merge::new(inputs.step, weights, inputs.codec, model_dtype)?;
 
     let layout = sources.theta.header.layout();
-    let target = |dtype| Target::create(store, layout, dtype, &inputs.metadata);
+    let chunk_bytes = options.chunk_bytes;
+    let target = |dtype| Target::create(store, layout, dtype, &inputs.metadata, chunk_bytes);
     let targets = Targets {
         theta: target(Dtype::F32)?,
         momentum: target(Dtype::F32)?,
@@ -173,20 +199,13 @@ pub fn merge_blobs(
         },
     };
     let job = Job {
-        plan: plan_chunks(layout, inputs, options),
+        plan: plan_pieces(layout, inputs, options),
         merge,
         sources,
         targets,
     };
     job.run(options.threads)?;
-
-    let Job { targets, .. } = job;
-    let theta = targets.theta.writer.finish(options.chunk_bytes)?;
-    let momentum = targets.momentum.writer.finish(options.chunk_bytes)?;
-    let model = match targets.model {
-        None => theta.clone(),
-        Some(model) => model.writer.finish(options.chunk_bytes)?,
-    };
+    let [theta, momentum, model] = job.targets.finish()?;
     Ok(Merged {
         theta,
         momentum,
@@ -209,11 +228,11 @@ pub fn encode_model(
     if model_dtype == Dtype::F32 {
         return Ok(theta.clone());
     }
-    let source = Source::open(theta, "the master weights", Dtype::F32, None)?;
+    let source = Source::open(theta, "the master weights", None)?;
     let layout = source.header.layout();
-    let target = Target::create(store, layout, model_dtype, metadata)?;
-    let chunk_elements = NonZeroU32::new(MAX_CHUNK_ELEMENTS as u32).unwrap_or(NonZeroU32::MIN);
-    let plan = MergePlan::new(layout.elements(), chunk_elements);
+    let target = Target::create(store, layout, model_dtype, metadata, chunk_bytes)?;
+    let piece_elements = NonZeroU32::new(PIECE_ELEMENTS_MAX as u32).unwrap_or(NonZeroU32::MIN);
+    let plan = MergePlan::new(layout.elements(), piece_elements);
     let mut values = vec![0f32; plan.max_chunk_elements()];
     let mut bytes = vec![0; values.len() * model_dtype.bytes_per_element()];
     for chunk in plan.chunks() {
@@ -223,38 +242,31 @@ pub fn encode_model(
         model_dtype.encode(values, bytes);
         target.write(&chunk, bytes)?;
     }
-    Ok(target.writer.finish(chunk_bytes)?)
+    Ok(target.writer.finish()?)
 }
 
-/// Chunks small enough for one thread's buffers to stay within their budget: the more contributions,
-/// the smaller the chunks.
-fn plan_chunks(layout: &Layout, inputs: &MergeInputs<'_>, options: &MergeOptions) -> MergePlan {
-    let bytes_per_element = 2 * Dtype::F32.bytes_per_element()
-        + inputs.model_dtype.bytes_per_element()
-        + inputs.contributions.len() * inputs.contribution_dtype.bytes_per_element();
+/// Pieces small enough for one thread's buffers to stay within their budget.
+fn plan_pieces(layout: &Layout, inputs: &MergeInputs<'_>, options: &MergeOptions) -> MergePlan {
+    // Weights, momentum, mean, the outgoing model, and one contribution in any codec.
+    let bytes_per_element = 4 * 4 + inputs.model_dtype.bytes_per_element();
     let elements = options.buffer_bytes_per_thread / bytes_per_element;
-    let elements = elements.clamp(MIN_CHUNK_ELEMENTS, MAX_CHUNK_ELEMENTS);
-    let chunk_elements = NonZeroU32::new(elements as u32).unwrap_or(NonZeroU32::MIN);
-    MergePlan::new(layout.elements(), chunk_elements)
+    let elements = elements.clamp(PIECE_UNIT, PIECE_ELEMENTS_MAX) / PIECE_UNIT * PIECE_UNIT;
+    let elements = NonZeroU32::new(elements as u32).unwrap_or(NonZeroU32::MIN);
+    MergePlan::new(layout.elements(), elements)
 }
 
-/// One input file.
+/// The f32 weights or momentum that a merge starts from.
 struct Source<'a> {
     blob: &'a Blob,
     header: Header,
 }
 
 impl<'a> Source<'a> {
-    /// Opens a file of this dtype, and of this layout if there is one to compare with.
-    fn open(
-        blob: &'a Blob,
-        what: &str,
-        dtype: Dtype,
-        layout: Option<&Layout>,
-    ) -> Result<Self, MergeFailure> {
+    /// Opens a file, and compares its layout with one if there is one.
+    fn open(blob: &'a Blob, what: &str, layout: Option<&Layout>) -> Result<Self, MergeFailure> {
         let header = read_header(blob, what)?;
         header
-            .check(layout.unwrap_or(header.layout()), dtype)
+            .check(layout.unwrap_or(header.layout()), Dtype::F32)
             .map_err(|source| bad_header(blob, what, source))?;
         Ok(Self { blob, header })
     }
@@ -268,26 +280,27 @@ impl<'a> Source<'a> {
 struct Sources<'a> {
     theta: Source<'a>,
     momentum: Option<Source<'a>>,
-    contributions: Vec<Source<'a>>,
+    contributions: Vec<(&'a Blob, PayloadHeader)>,
 }
 
 impl<'a> Sources<'a> {
     fn open(inputs: &MergeInputs<'a>) -> Result<Self, MergeFailure> {
-        let theta = Source::open(inputs.theta, "the master weights", Dtype::F32, None)?;
-        let layout = Some(theta.header.layout());
+        let theta = Source::open(inputs.theta, "the master weights", None)?;
+        let layout = theta.header.layout();
         let momentum = inputs
             .momentum
-            .map(|blob| Source::open(blob, "the momentum", Dtype::F32, layout))
+            .map(|blob| Source::open(blob, "the momentum", Some(layout)))
             .transpose()?;
-        let contributions = inputs
-            .contributions
-            .iter()
-            .enumerate()
-            .map(|(index, (blob, _))| {
-                let what = format!("contribution {index}");
-                Source::open(blob, &what, inputs.contribution_dtype, layout)
-            })
-            .collect::<Result<_, _>>()?;
+        let contribution = |(index, (blob, _)): (usize, &'a (Blob, Tokens))| {
+            let what = format!("contribution {index}");
+            let header = read_payload_header(blob, &what)?;
+            header
+                .check(layout, inputs.codec)
+                .map_err(|source| bad_header(blob, &what, source))?;
+            Ok((blob, header))
+        };
+        let contributions = inputs.contributions.iter().enumerate().map(contribution);
+        let contributions = contributions.collect::<Result<_, MergeFailure>>()?;
         Ok(Self {
             theta,
             momentum,
@@ -298,7 +311,7 @@ impl<'a> Sources<'a> {
 
 /// One output file, with its header already written.
 struct Target<'a> {
-    writer: BlobWriter<'a>,
+    writer: HashingWriter<'a>,
     header: Header,
 }
 
@@ -308,10 +321,11 @@ impl<'a> Target<'a> {
         layout: &Layout,
         dtype: Dtype,
         metadata: &Metadata,
+        chunk_bytes: u64,
     ) -> Result<Self, MergeFailure> {
         let (header, bytes) =
             Header::build(layout, dtype, metadata.clone()).map_err(MergeFailure::NewHeader)?;
-        let writer = store.writer(header.file_bytes())?;
+        let writer = store.hashing_writer(header.file_bytes(), chunk_bytes)?;
         writer.write_all_at(&bytes, 0)?;
         Ok(Self { writer, header })
     }
@@ -329,13 +343,48 @@ struct Targets<'a> {
     model: Option<Target<'a>>,
 }
 
-/// One thread's buffers, reused from chunk to chunk.
+impl Targets<'_> {
+    /// Brings to the disk what is written, each time that the thread is unparked, until `over`.
+    fn keep_syncing(&self, over: &AtomicBool) -> Result<(), StoreError> {
+        loop {
+            std::thread::park();
+            for target in [Some(&self.theta), Some(&self.momentum), self.model.as_ref()] {
+                if over.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                target.map_or(Ok(()), |target| target.writer.sync_so_far())?;
+            }
+        }
+    }
+
+    /// Master weights, momentum and model, durable; their syncs go on side by side.
+    fn finish(self) -> Result<[Blob; 3], MergeFailure> {
+        std::thread::scope(|scope| {
+            let momentum = scope.spawn(|| self.momentum.writer.finish());
+            let model = self
+                .model
+                .map(|model| scope.spawn(|| model.writer.finish()));
+            let theta = self.theta.writer.finish()?;
+            let momentum = unwound(momentum.join())?;
+            let model = model.map_or(Ok(theta.clone()), |model| unwound(model.join()))?;
+            Ok([theta, momentum, model])
+        })
+    }
+}
+
+/// What a thread came to; its panic goes on here.
+fn unwound<T>(joined: std::thread::Result<T>) -> T {
+    joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// One thread's buffers, reused from piece to piece.
 struct Buffers {
     theta: Vec<f32>,
     momentum: Vec<f32>,
+    mean: Vec<f32>,
     model: Vec<u8>,
-    /// The chunk of every contribution, one behind another.
-    contributions: Vec<u8>,
+    /// The piece of one contribution, as it came.
+    encoded: Vec<u8>,
 }
 
 /// A merge under way: what all threads share.
@@ -347,50 +396,72 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Threads take the next chunk until none is left or one of them fails.
+    /// Threads take the next piece until none is left or one of them fails.
     fn run(&self, threads: NonZeroUsize) -> Result<(), MergeFailure> {
         let next = AtomicU64::new(0);
-        let failed = AtomicBool::new(false);
-        let work = || {
-            let mut buffers = self.buffers();
-            while !failed.load(Ordering::Relaxed) {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(chunk) = self.plan.chunk(index) else {
-                    break;
-                };
-                self.merge_chunk(&chunk, &mut buffers)
-                    .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-            }
-            Ok(())
-        };
+        let (failed, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let threads = threads.get().min(self.plan.len().max(1) as usize);
         std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            workers
-                .into_iter()
-                .map(|worker| match worker.join() {
-                    Ok(result) => result,
-                    Err(panic) => std::panic::resume_unwind(panic),
-                })
-                .fold(Ok(()), Result::and)
+            let syncing = scope.spawn(|| self.targets.keep_syncing(&over));
+            let worker = |_| {
+                let (syncer, next, failed) = (syncing.thread().clone(), &next, &failed);
+                scope.spawn(move || self.work(next, failed, &syncer))
+            };
+            let workers: Vec<_> = (0..threads).map(worker).collect();
+            let done: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+            // Also when one of them panicked: it is waited for at the end of the scope.
+            over.store(true, Ordering::Relaxed);
+            syncing.thread().unpark();
+            let merged = done.into_iter().map(unwound).fold(Ok(()), Result::and);
+            let synced = unwound(syncing.join()).map_err(MergeFailure::from);
+            merged.and(synced)
         })
+    }
+
+    /// One thread's part of [`Job::run`].
+    fn work(
+        &self,
+        next: &AtomicU64,
+        failed: &AtomicBool,
+        syncer: &Thread,
+    ) -> Result<(), MergeFailure> {
+        let mut buffers = self.buffers();
+        while !failed.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(chunk) = self.plan.chunk(index) else {
+                break;
+            };
+            self.merge_piece(&chunk, &mut buffers)
+                .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            if (index + 1).is_multiple_of(PIECES_PER_SYNC) {
+                syncer.unpark();
+            }
+        }
+        Ok(())
     }
 
     fn buffers(&self) -> Buffers {
         let elements = self.plan.max_chunk_elements();
-        let encoded = |source: &Source<'_>| elements * source.header.dtype().bytes_per_element();
         let model = self.targets.model.as_ref();
         let model_bytes = model.map_or(0, |t| elements * t.header.dtype().bytes_per_element());
         Buffers {
             theta: vec![0.0; elements],
             momentum: vec![0.0; elements],
+            mean: vec![0.0; elements],
             model: vec![0; model_bytes],
-            contributions: vec![0; self.sources.contributions.iter().map(encoded).sum()],
+            encoded: vec![0; self.merge.codec().bytes(elements as u64) as usize],
         }
     }
 
-    fn merge_chunk(&self, chunk: &Chunk, buffers: &mut Buffers) -> Result<(), MergeFailure> {
+    fn merge_piece(&self, chunk: &Chunk, buffers: &mut Buffers) -> Result<(), MergeFailure> {
         let (sources, targets) = (&self.sources, &self.targets);
+        let mean = &mut buffers.mean[..chunk.len()];
+        for (index, (blob, header)) in sources.contributions.iter().enumerate() {
+            let range = header.byte_range(chunk.elements.clone());
+            let encoded = &mut buffers.encoded[..(range.end - range.start) as usize];
+            blob.read_exact_at(encoded, range.start)?;
+            self.merge.accumulate(index, encoded, mean);
+        }
         let theta = &mut buffers.theta[..chunk.len()];
         let momentum = &mut buffers.momentum[..chunk.len()];
         sources.theta.read(chunk, bytemuck::cast_slice_mut(theta))?;
@@ -398,21 +469,12 @@ impl Job<'_> {
             Some(source) => source.read(chunk, bytemuck::cast_slice_mut(momentum))?,
             None => momentum.fill(0.0),
         }
-        let mut encoded = Vec::with_capacity(sources.contributions.len());
-        let mut rest = &mut buffers.contributions[..];
-        for source in &sources.contributions {
-            let bytes = chunk.len() * source.header.dtype().bytes_per_element();
-            let (now, later) = rest.split_at_mut(bytes);
-            source.read(chunk, now)?;
-            encoded.push(&*now);
-            rest = later;
-        }
         // Empty where the master weights are the model.
         let model_size = buffers.model.len() / self.plan.max_chunk_elements().max(1);
         let model = &mut buffers.model[..chunk.len() * model_size];
         let model_out = targets.model.is_some().then_some(&mut *model);
         self.merge
-            .merge_chunk(&encoded, theta, momentum, model_out)
+            .step(mean, theta, momentum, model_out)
             .map_err(|error| self.locate(chunk, error))?;
 
         targets.theta.write(chunk, bytemuck::cast_slice(theta))?;

@@ -51,7 +51,7 @@ fn try_merge(
         momentum: momentum.as_ref(),
         contributions: &contributions,
         step: outer_step(record.step),
-        contribution_dtype: shell.recipe.exchange.contribution,
+        codec: shell.recipe.exchange.contribution,
         model_dtype: shell.recipe.exchange.model,
         metadata: metadata(shell.spec.run, generation),
     };

@@ -9,7 +9,10 @@ use hansa_base::{Hash, Tokens};
 use hansa_coordinator::merge::{
     MergeFailure, MergeInputs, MergeOptions, Merged, encode_model, merge_blobs, read_header,
 };
-use hansa_outer::{Dtype, Header, Layout, Merge, Metadata, OuterStep, TensorSpec, Weights};
+use hansa_outer::{
+    Codec, Dither, Dtype, Header, Layout, Merge, Metadata, OuterStep, PayloadHeader, TensorSpec,
+    Weights,
+};
 use hansa_store::{Blob, BlobStore, DataDir};
 use safetensors::SafeTensors;
 
@@ -114,7 +117,7 @@ impl Round {
             momentum: Some(&self.momentum),
             contributions: &self.contributions,
             step: STEP,
-            contribution_dtype: self.contribution_dtype,
+            codec: self.contribution_dtype.into(),
             model_dtype: self.model_dtype,
             metadata: Metadata::from([("generation".to_owned(), "1".to_owned())]),
         }
@@ -224,6 +227,58 @@ fn threads_and_buffers_do_not_change_a_bit() {
 }
 
 #[test]
+fn every_codec_is_merged_as_it_decodes() {
+    for codec in Codec::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let mut round = Round::new(dir.path(), ROWS_SMALL, 0, Dtype::F32);
+        let elements = round.layout.elements() as usize;
+        let (mut blobs, mut decoded) = (Vec::new(), Vec::new());
+        for number in 0..3 {
+            let values = noise_of(number + 2, &round.layout);
+            let (header, mut bytes) = PayloadHeader::build(&round.layout, codec).unwrap();
+            bytes.resize(header.file_bytes() as usize, 0);
+            let data = &mut bytes[header.data_offset() as usize..];
+            let dither = Dither::new([number as u8; 8]);
+            codec.encode(dither, 0, &values, data).unwrap();
+            let mut back = vec![0.0; elements];
+            codec.decode(data, &mut back);
+            decoded.push(back);
+            let writer = round.store.writer(header.file_bytes()).unwrap();
+            writer.write_all_at(&bytes, 0).unwrap();
+            blobs.push((writer.finish(1 << 20).unwrap(), tokens_of(number)));
+        }
+        round.contributions = blobs;
+        let inputs = MergeInputs {
+            codec,
+            ..round.inputs()
+        };
+        let made: Vec<_> = [(1, 1 << 20), (3, 0)]
+            .map(|(threads, buffer)| {
+                merge_blobs(&round.store, &inputs, &options(threads, buffer)).unwrap()
+            })
+            .into_iter()
+            .collect();
+        assert_eq!(hashes(&made[0]), hashes(&made[1]), "{codec}");
+
+        let weights = Weights::from_tokens(&[0, 1, 2].map(tokens_of)).unwrap();
+        let merge = Merge::new(STEP, weights, Codec::F32, Dtype::F32).unwrap();
+        let exact: Vec<Vec<u8>> = decoded
+            .iter()
+            .map(|values| values.iter().flat_map(|v| v.to_le_bytes()).collect())
+            .collect();
+        let slices: Vec<&[u8]> = exact.iter().map(Vec::as_slice).collect();
+        let (mut theta, mut momentum) = (noise_of(0, &round.layout), noise_of(1, &round.layout));
+        merge
+            .merge_chunk(&slices, &mut theta, &mut momentum, None)
+            .unwrap();
+        assert_eq!(values_of(&made[0].theta), theta, "{codec}");
+        for blob in [&made[0].theta, &made[0].momentum, &made[0].model] {
+            blob.verify().unwrap();
+        }
+    }
+}
+
+#[test]
 fn no_momentum_is_a_momentum_of_zeros() {
     let dir = tempfile::tempdir().unwrap();
     let round = Round::new(dir.path(), 100, 2, Dtype::F32);
@@ -265,7 +320,7 @@ fn what_must_not_be_merged_is_refused_by_name() {
         Dtype::Bf16,
         &noise_of(9, &round.layout),
     );
-    assert!(refusal(&with(bf16)).contains("expected f32"));
+    assert!(refusal(&with(bf16)).contains("the run's recipe says f32"));
 
     let mut values = noise_of(9, &round.layout);
     values[1603] = f32::NAN;

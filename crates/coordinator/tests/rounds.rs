@@ -123,7 +123,13 @@ async fn a_contribution_that_is_not_finite_or_of_another_model_is_refused() {
     let grant = a.grant(base).await;
 
     let refused = Verdict::Refused(RefusedBecause::Gate);
+    // Of a size that no contribution in the recipe's codec has: nothing is uploaded.
     let bad = a.payload(&grant, b"no safetensors file");
+    let error = a.announce(&bad).await.unwrap_err().to_string();
+    assert!(error.contains("f32"), "{error}");
+
+    let length = a.encode(&grant, &model, &delta).manifest.total_bytes();
+    let bad = a.payload(&grant, &vec![b'x'; length as usize]);
     assert_eq!(a.announce(&bad).await.unwrap(), Verdict::Upload);
     assert_eq!(a.upload(&bad).await.unwrap(), refused);
 

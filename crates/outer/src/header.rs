@@ -4,7 +4,7 @@
 //! ┌────────────┬──────────────────────────────────────┬───────────────────────────────┐
 //! │ u64 LE: n  │ n bytes of JSON, padded with spaces  │ elements, tensor after tensor │
 //! └────────────┴──────────────────────────────────────┴───────────────────────────────┘
-//!   PREFIX_BYTES                                        ^ data_offset, a multiple of 8
+//!   PREFIX_BYTES                                        ^ data_offset
 //! ```
 //!
 //! Files are ordinary Hugging Face safetensors of one dtype. Hansa keeps its own small parser because
@@ -20,13 +20,17 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::layout::elements_of;
-use crate::{Dtype, Layout, LayoutError, TensorSpec};
+use crate::{Codec, Dtype, Layout, LayoutError, TensorSpec};
 
 /// Bytes before the JSON: its length.
 pub const PREFIX_BYTES: usize = 8;
 /// Longest header accepted, prefix included. A tensor takes about 130 bytes, so this is room for
 /// some 100,000 of them; a longer one is an attack or not a safetensors file.
 pub const MAX_HEADER_BYTES: usize = 16 << 20;
+
+/// Where data begin in files of ours: on a page, so that writing them touches whole pages, and hashing
+/// them whole chunks of BLAKE3. Files of others may begin anywhere.
+const DATA_ALIGNMENT: usize = 4096;
 
 const METADATA_KEY: &str = "__metadata__";
 
@@ -99,6 +103,16 @@ pub enum HeaderError {
         /// Its dtype.
         found: Dtype,
     },
+    /// The contribution is not encoded as the run's recipe says.
+    #[error(
+        "the contribution is encoded as {found}, the run's recipe says {expected}: encode it so"
+    )]
+    WrongCodec {
+        /// What the recipe says.
+        expected: Codec,
+        /// What the file says.
+        found: Codec,
+    },
     /// The tensor's bytes do not follow those of the tensor before it.
     #[error(
         "tensor {name:?} starts at byte {found} of the data, expected {expected}: tensors {problem}"
@@ -155,18 +169,7 @@ impl Header {
         metadata
             .entry("format".to_owned())
             .or_insert_with(|| "pt".to_owned());
-        let mut json = header_json(layout, dtype, &metadata);
-        let padded = json.len().next_multiple_of(8);
-        json.extend(std::iter::repeat_n(' ', padded - json.len()));
-
-        let mut bytes = Vec::with_capacity(PREFIX_BYTES + json.len());
-        bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(json.as_bytes());
-        if bytes.len() > MAX_HEADER_BYTES {
-            return Err(HeaderError::TooLong {
-                claimed: bytes.len() as u64,
-            });
-        }
+        let bytes = framed(&header_json(layout, dtype, &metadata))?;
         let header = Header {
             layout: layout.clone(),
             dtype,
@@ -194,31 +197,18 @@ impl Header {
     /// # Errors
     /// Whatever is wrong, with the tensor's name. Never panics, whatever the bytes.
     pub fn parse(bytes: &[u8]) -> Result<Header, HeaderError> {
-        let truncated = |needed| HeaderError::Truncated {
-            needed,
-            found: bytes.len(),
-        };
-        let prefix = bytes.first_chunk().ok_or(truncated(PREFIX_BYTES))?;
-        let needed = Header::bytes_needed(*prefix)?;
-        let json = bytes
-            .get(PREFIX_BYTES..needed)
-            .ok_or_else(|| truncated(needed))?;
-        if json.first() != Some(&b'{') {
-            return Err(HeaderError::Json {
-                reason: "it does not begin with '{'".to_owned(),
-            });
-        }
-        let Entries(entries) = serde_json::from_slice(json).map_err(|error| HeaderError::Json {
-            reason: short(error),
-        })?;
-        let (metadata, entries) = split_metadata(entries)?;
+        let (metadata, entries, data_offset) = entries(bytes)?;
         let (layout, dtype) = place(entries)?;
         Ok(Header {
             layout,
             dtype,
             metadata,
-            data_offset: needed as u64,
+            data_offset,
         })
+    }
+
+    pub(crate) fn into_layout(self) -> Layout {
+        self.layout
     }
 
     /// The tensors, in the order of their data.
@@ -282,6 +272,43 @@ impl Header {
     }
 }
 
+/// Prefix, JSON and the spaces that fill it up to [`DATA_ALIGNMENT`].
+pub(crate) fn framed(json: &str) -> Result<Vec<u8>, HeaderError> {
+    let total = (PREFIX_BYTES + json.len()).next_multiple_of(DATA_ALIGNMENT);
+    if total > MAX_HEADER_BYTES {
+        let claimed = total as u64;
+        return Err(HeaderError::TooLong { claimed });
+    }
+    let mut bytes = Vec::with_capacity(total);
+    bytes.extend_from_slice(&((total - PREFIX_BYTES) as u64).to_le_bytes());
+    bytes.extend_from_slice(json.as_bytes());
+    bytes.resize(total, b' ');
+    Ok(bytes)
+}
+
+/// The strings and the entries of a head, and where the data begin.
+pub(crate) fn entries(bytes: &[u8]) -> Result<(Metadata, NamedValues, u64), HeaderError> {
+    let truncated = |needed| HeaderError::Truncated {
+        needed,
+        found: bytes.len(),
+    };
+    let prefix = bytes.first_chunk().ok_or(truncated(PREFIX_BYTES))?;
+    let needed = Header::bytes_needed(*prefix)?;
+    let json = bytes
+        .get(PREFIX_BYTES..needed)
+        .ok_or_else(|| truncated(needed))?;
+    if json.first() != Some(&b'{') {
+        return Err(HeaderError::Json {
+            reason: "it does not begin with '{'".to_owned(),
+        });
+    }
+    let Entries(entries) = serde_json::from_slice(json).map_err(|error| HeaderError::Json {
+        reason: short(error),
+    })?;
+    let (metadata, entries) = split_metadata(entries)?;
+    Ok((metadata, entries, needed as u64))
+}
+
 /// Written by hand, because the bytes must not depend on how a JSON library orders a map.
 fn header_json(layout: &Layout, dtype: Dtype, metadata: &Metadata) -> String {
     let quoted = |text: &str| Value::from(text).to_string();
@@ -339,7 +366,7 @@ struct Entry {
     data_offsets: (u64, u64),
 }
 
-type NamedValues = Vec<(String, Value)>;
+pub(crate) type NamedValues = Vec<(String, Value)>;
 
 fn split_metadata(mut entries: NamedValues) -> Result<(Metadata, NamedValues), HeaderError> {
     let Some(at) = entries.iter().position(|(name, _)| name == METADATA_KEY) else {
@@ -415,7 +442,7 @@ fn check_place(
     Ok(end)
 }
 
-fn malformed(name: &str, error: serde_json::Error) -> HeaderError {
+pub(crate) fn malformed(name: &str, error: serde_json::Error) -> HeaderError {
     HeaderError::Entry {
         name: short(name),
         reason: short(error),

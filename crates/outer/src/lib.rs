@@ -3,7 +3,7 @@
 //! Between two generations of the global model stands one formula, applied element by element to
 //! hundreds of millions of numbers that lie in several files. This crate holds the formula
 //! ([`OuterStep`]), the map of the files ([`Layout`], [`Header`]), the form of the numbers in them
-//! ([`Dtype`]) and the loop that joins the three over one chunk ([`Merge::merge_chunk`]).
+//! ([`Dtype`], [`Codec`]) and the loop that joins the three over one chunk ([`Merge`]).
 //!
 //! Everything here is a function of its arguments. The crate never opens a file, starts a thread,
 //! reads a clock or draws a random number: the shell around it moves the bytes.
@@ -18,16 +18,22 @@ compile_error!(
     "Hansa maps little-endian safetensors data onto memory; big-endian hosts are not supported"
 );
 
+mod arriving;
+mod codec;
 mod dtype;
 mod header;
 mod layout;
 mod merge;
+mod payload;
 mod scan;
 mod step;
 
+pub use arriving::{Arriving, Found, Part, combine};
+pub use codec::{BLOCK_ELEMENTS, BadValue, Codec, Dither, UnknownCodec, VALUE_MAX, first_bad};
 pub use dtype::{Dtype, UnknownDtype};
 pub use header::{Header, HeaderError, MAX_HEADER_BYTES, Metadata, PREFIX_BYTES};
 pub use layout::{Layout, LayoutError, TensorSpec};
 pub use merge::{Chunk, Merge, MergeError, MergePlan, Weights};
+pub use payload::{PayloadHeader, data_offset};
 pub use scan::{Scan, first_non_finite, squared_norm};
 pub use step::{OuterStep, pseudo_gradient};

@@ -6,21 +6,23 @@
 //! number of threads, and always gets the same bytes.
 //!
 //! The shell's contract, for each [`Chunk`] of a [`MergePlan`]: read the chunk's bytes
-//! ([`Header::byte_range`](crate::Header::byte_range)) of the old master weights, the old momentum
-//! (zeros if there is none) and each contribution; call [`Merge::merge_chunk`]; write the new
-//! weights, momentum and outgoing model at the same elements of *new* files. Old files are never
-//! written, so a merge killed halfway is simply run again. Nothing here does I/O.
+//! ([`Header::byte_range`](crate::Header::byte_range)) of each contribution in turn and
+//! [`accumulate`](Merge::accumulate) it; read those of the old master weights and the old momentum
+//! (zeros if there is none); take the [`step`](Merge::step); write the new weights, momentum and
+//! outgoing model at the same elements of *new* files. Old files are never written, so a merge killed
+//! halfway is simply run again. Nothing here does I/O.
 
 use std::ops::Range;
 
 use hansa_base::Tokens;
 use thiserror::Error;
 
+use crate::codec::each_int8_block;
 use crate::dtype::{f32_from, f32_from_bf16};
 use crate::scan::{all_finite, first_non_finite};
-use crate::{Dtype, OuterStep};
+use crate::{Codec, Dtype, OuterStep};
 
-/// Elements taken at once through all passes: the running mean stays in the first-level cache.
+/// Elements taken at once through the passes of a step: they stay in the first-level cache.
 const BLOCK: usize = 4096;
 
 /// Why a merge cannot be set up, or must not be published.
@@ -92,12 +94,12 @@ impl Weights {
 pub struct Merge {
     step: OuterStep,
     weights: Weights,
-    contribution_dtype: Dtype,
+    codec: Codec,
     model_dtype: Dtype,
 }
 
 impl Merge {
-    /// A merge of contributions encoded as `contribution_dtype` into a model that travels as
+    /// A merge of contributions encoded as `codec` into a model that travels as
     /// `model_dtype`; the master weights are f32 whatever that is.
     ///
     /// # Errors
@@ -105,7 +107,7 @@ impl Merge {
     pub fn new(
         step: OuterStep,
         weights: Weights,
-        contribution_dtype: Dtype,
+        codec: impl Into<Codec>,
         model_dtype: Dtype,
     ) -> Result<Merge, MergeError> {
         if !step.is_valid() {
@@ -118,7 +120,7 @@ impl Merge {
         Ok(Merge {
             step,
             weights,
-            contribution_dtype,
+            codec: codec.into(),
             model_dtype,
         })
     }
@@ -128,12 +130,13 @@ impl Merge {
         self.weights.0.len()
     }
 
-    /// Merges one chunk in place, in one pass: decode → weighted mean → outer step → encode.
-    ///
-    /// `contributions` are the chunk's encoded bytes in the order of the close record; `theta` and
-    /// `momentum` hold the old values and receive the new ones; `model`, if given, receives the new
-    /// weights as they travel (leave it out where the f32 master file is itself the outgoing model).
-    /// Sums run over contributions in order, in f32; uses 16 KiB of stack and allocates nothing.
+    /// How contributions are encoded.
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
+    /// Merges one chunk in place: every contribution's [`Merge::accumulate`], then [`Merge::step`].
+    /// `contributions` are the chunk's encoded bytes in the order of the close record.
     ///
     /// # Errors
     /// If a new weight is not finite. The buffers then hold nothing of use.
@@ -145,76 +148,75 @@ impl Merge {
         contributions: &[&[u8]],
         theta: &mut [f32],
         momentum: &mut [f32],
+        model: Option<&mut [u8]>,
+    ) -> Result<(), MergeError> {
+        let expected = self.weights.0.len();
+        assert_eq!(contributions.len(), expected, "one chunk per contribution");
+        let mut mean = vec![0.0; theta.len()];
+        for (index, bytes) in contributions.iter().enumerate() {
+            self.accumulate(index, bytes, &mut mean);
+        }
+        self.step(&mean, theta, momentum, model)
+    }
+
+    /// Adds a contribution's elements to the weighted mean: `mean ← w·Δ` for the first of the close
+    /// record, `mean ← mean + w·Δ` for the others, to be called in their order. So one buffer serves any
+    /// number of contributions. `bytes` begin with a block of the codec.
+    ///
+    /// # Panics
+    /// If there is no such contribution, or `bytes` do not hold as many elements as `mean`.
+    pub fn accumulate(&self, index: usize, bytes: &[u8], mean: &mut [f32]) {
+        self.codec.assert_fits(mean.len(), bytes.len());
+        let (weight, first) = (self.weights.0[index], index == 0);
+        match self.codec {
+            Codec::F32 => accumulate_with(bytes.as_chunks().0, f32_from, weight, first, mean),
+            Codec::Bf16 => accumulate_with(bytes.as_chunks().0, f32_from_bf16, weight, first, mean),
+            Codec::Int8 if first => each_int8_block(bytes, mean, |mean, v| *mean = weight * v),
+            Codec::Int8 => each_int8_block(bytes, mean, |mean, v| *mean += weight * v),
+        }
+    }
+
+    /// Takes the outer step with a mean over all contributions, and encodes what travels.
+    ///
+    /// `theta` and `momentum` hold the old values and receive the new ones; `model`, if given, receives
+    /// the new weights as they travel (leave it out where the f32 master file is itself the outgoing
+    /// model). Works in pieces that stay in the first-level cache, and allocates nothing.
+    ///
+    /// # Errors
+    /// If a new weight is not finite. The buffers then hold nothing of use.
+    ///
+    /// # Panics
+    /// If a buffer's length does not fit.
+    pub fn step(
+        &self,
+        mean: &[f32],
+        theta: &mut [f32],
+        momentum: &mut [f32],
         mut model: Option<&mut [u8]>,
     ) -> Result<(), MergeError> {
-        self.assert_fits(contributions, theta, momentum, model.as_deref());
-        let contribution_size = self.contribution_dtype.bytes_per_element();
+        let elements = mean.len();
+        let lengths = (theta.len(), momentum.len());
+        assert_eq!(lengths, (elements, elements), "buffers differ in length");
         let model_size = self.model_dtype.bytes_per_element();
-        let mut mean_block = [0f32; BLOCK];
+        if let Some(model) = &model {
+            let (found, needed) = (model.len(), elements * model_size);
+            assert_eq!(found, needed, "the outgoing chunk does not fit theta");
+        }
         let blocks = theta.chunks_mut(BLOCK).zip(momentum.chunks_mut(BLOCK));
-        for (number, (theta, momentum)) in blocks.enumerate() {
+        for (number, ((theta, momentum), mean)) in blocks.zip(mean.chunks(BLOCK)).enumerate() {
             let start = number * BLOCK;
-            let end = start + theta.len();
-            let mean = &mut mean_block[..theta.len()];
-            for (index, (bytes, weight)) in contributions.iter().zip(&self.weights.0).enumerate() {
-                let bytes = &bytes[start * contribution_size..end * contribution_size];
-                let first = index == 0;
-                accumulate(self.contribution_dtype, bytes, *weight, first, mean);
-            }
             self.step.apply(mean, theta, momentum);
             if !all_finite(theta) {
                 let index = (start + first_non_finite(theta).unwrap_or(0)) as u64;
                 return Err(MergeError::NonFinite { index });
             }
             if let Some(model) = model.as_deref_mut() {
+                let end = start + theta.len();
                 let bytes = &mut model[start * model_size..end * model_size];
                 self.model_dtype.encode(theta, bytes);
             }
         }
         Ok(())
-    }
-
-    fn assert_fits(
-        &self,
-        contributions: &[&[u8]],
-        theta: &[f32],
-        momentum: &[f32],
-        model: Option<&[u8]>,
-    ) {
-        let elements = theta.len();
-        let contribution_bytes = elements * self.contribution_dtype.bytes_per_element();
-        let model_bytes = elements * self.model_dtype.bytes_per_element();
-        assert_eq!(
-            contributions.len(),
-            self.weights.0.len(),
-            "one chunk per contribution"
-        );
-        assert!(
-            contributions
-                .iter()
-                .all(|bytes| bytes.len() == contribution_bytes),
-            "every contribution's chunk holds {contribution_bytes} bytes"
-        );
-        assert_eq!(
-            momentum.len(),
-            elements,
-            "momentum and theta differ in length"
-        );
-        if let Some(model) = model {
-            assert_eq!(
-                model.len(),
-                model_bytes,
-                "the outgoing chunk does not fit theta"
-            );
-        }
-    }
-}
-
-/// `mean ← weight · Δ`, or `mean ← mean + weight · Δ` after the first contribution.
-fn accumulate(dtype: Dtype, bytes: &[u8], weight: f32, first: bool, mean: &mut [f32]) {
-    match dtype {
-        Dtype::F32 => accumulate_with(bytes.as_chunks().0, f32_from, weight, first, mean),
-        Dtype::Bf16 => accumulate_with(bytes.as_chunks().0, f32_from_bf16, weight, first, mean),
     }
 }
 

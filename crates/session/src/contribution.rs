@@ -1,16 +1,16 @@
-//! A replica's pseudo-gradient as a file: base minus local weights, chunk by chunk, in the run's
-//! exchange dtype.
+//! A replica's pseudo-gradient as a file: base minus local weights, chunk by chunk, in the run's codec.
 //!
 //! The base is the file that was downloaded, not a copy in memory: those bytes are what the
-//! coordinator subtracts from. Memory is a few chunks whatever the model's size. Nothing that is not
-//! finite is ever written whole.
+//! coordinator subtracts from. Memory is a few chunks whatever the model's size. Nothing that the gate
+//! would refuse for its values is ever written whole.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use hansa_outer::{
-    Dtype, Header, HeaderError, Metadata, PREFIX_BYTES, Scan, first_non_finite, pseudo_gradient,
+    BadValue, Codec, Dither, Dtype, Header, HeaderError, PREFIX_BYTES, PayloadHeader, Scan,
+    VALUE_MAX, pseudo_gradient,
 };
 
 use crate::files;
@@ -31,16 +31,19 @@ pub struct Encoded {
 /// Why no contribution could be written.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// A NaN or an infinity: the phase is worthless.
+    /// A NaN, an infinity or a value that leads there: the phase is worthless.
     #[error(
-        "the contribution is not finite at element {index} of tensor {tensor}: it was not announced; \
-         lower the learning rate, or look for broken hardware"
+        "the contribution is {value:e} at element {index} of tensor {tensor}, where values must be finite \
+         and at most {VALUE_MAX:e}: it was not announced; lower the learning rate, or look for broken \
+         hardware"
     )]
-    NonFinite {
+    BadValue {
         /// The tensor.
         tensor: String,
         /// The element in it.
         index: u64,
+        /// What it is.
+        value: f32,
     },
     /// The base generation's file is not the run's model.
     #[error("{path} is not the base generation's model: {source}; delete it, it is fetched again")]
@@ -76,14 +79,16 @@ fn io<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> 
     }
 }
 
-/// Writes `base − weights` to `out` in `dtype`, durably and whole or not at all.
+/// Writes `base − weights` to `out` in `codec`, durably and whole or not at all. The same weights, base and
+/// `dither` give the same bytes.
 ///
 /// # Errors
-/// A value that is not finite (by tensor), a base of another model, a failed file operation.
+/// A value that no contribution may hold (by tensor), a base of another model, a failed file operation.
 pub fn encode(
     trainer: &mut dyn Trainer,
     base: &Path,
-    dtype: Dtype,
+    codec: Codec,
+    dither: Dither,
     out: &Path,
 ) -> Result<Encoded, EncodeError> {
     let layout = trainer.layout().clone();
@@ -96,8 +101,7 @@ pub fn encode(
         path: base.to_owned(),
         source,
     })?;
-    let (header, head) =
-        Header::build(&layout, dtype, Metadata::new()).map_err(EncodeError::Header)?;
+    let (header, head) = PayloadHeader::build(&layout, codec).map_err(EncodeError::Header)?;
 
     let temporary = files::temporary_beside(out);
     let file = File::create(&temporary).map_err(io("create", &temporary))?;
@@ -109,7 +113,7 @@ pub fn encode(
     let mut first = 0;
     while first < layout.elements() {
         let count = (layout.elements() - first).min(CHUNK_ELEMENTS as u64) as usize;
-        buffers.resize(count, base_header.dtype(), dtype);
+        buffers.resize(count, base_header.dtype(), codec);
         base_file
             .read_exact(&mut buffers.base_bytes)
             .map_err(io("read", base))?;
@@ -118,15 +122,15 @@ pub fn encode(
             .decode(&buffers.base_bytes, &mut buffers.base);
         trainer.read_weights(first, &mut buffers.local)?;
         pseudo_gradient(&buffers.base, &buffers.local, &mut buffers.delta);
-        dtype.encode(&buffers.delta, &mut buffers.out_bytes);
-        // What arrives must be finite too: rounding can carry a huge value over to infinity.
-        dtype.decode(&buffers.out_bytes, &mut buffers.delta);
-        if let Some(at) = first_non_finite(&buffers.delta) {
+        let bytes = &mut buffers.out_bytes;
+        if let Err(bad) = codec.encode(dither, first, &buffers.delta, bytes) {
             drop(writer);
             // Best effort: the finding is what matters.
             let _ = std::fs::remove_file(&temporary);
-            return Err(non_finite(&layout, first + at as u64));
+            return Err(bad_value(&layout, first, bad));
         }
+        // The norm of what arrives.
+        codec.decode(bytes, &mut buffers.delta);
         scan.push(&buffers.delta);
         writer
             .write_all(&buffers.out_bytes)
@@ -145,13 +149,18 @@ pub fn encode(
     })
 }
 
-fn non_finite(layout: &hansa_outer::Layout, element: u64) -> EncodeError {
+fn bad_value(layout: &hansa_outer::Layout, first: u64, bad: BadValue) -> EncodeError {
+    let element = first + bad.index as u64;
     let (tensor, index) = layout
         .tensor_at(element)
         .map_or((String::new(), element), |(tensor, index)| {
             (tensor.name.clone(), index)
         });
-    EncodeError::NonFinite { tensor, index }
+    EncodeError::BadValue {
+        tensor,
+        index,
+        value: bad.value,
+    }
 }
 
 /// Opens the base and reads its head; the file stands at its first element then.
@@ -185,10 +194,11 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn resize(&mut self, elements: usize, base: Dtype, out: Dtype) {
+    fn resize(&mut self, elements: usize, base: Dtype, out: Codec) {
         self.base_bytes
             .resize(elements * base.bytes_per_element(), 0);
-        self.out_bytes.resize(elements * out.bytes_per_element(), 0);
+        self.out_bytes
+            .resize(out.bytes(elements as u64) as usize, 0);
         for values in [&mut self.base, &mut self.local, &mut self.delta] {
             values.resize(elements, 0.0);
         }
@@ -201,7 +211,11 @@ mod tests {
 
     use super::*;
     use crate::fake::Fake;
-    use hansa_outer::{Layout, TensorSpec};
+    use hansa_outer::{Layout, Metadata, TensorSpec};
+
+    fn dither() -> Dither {
+        Dither::new([5; 8])
+    }
 
     /// A model of two tensors, longer than one chunk.
     fn layout() -> Layout {
@@ -236,25 +250,38 @@ mod tests {
         values
     }
 
+    fn read_contribution(path: &Path, codec: Codec) -> Vec<f32> {
+        let bytes = std::fs::read(path).unwrap();
+        let header = PayloadHeader::parse(&bytes).unwrap();
+        header.check(&layout(), codec).unwrap();
+        let mut values = vec![0.0; layout().elements() as usize];
+        codec.decode(&bytes[header.data_offset() as usize..], &mut values);
+        values
+    }
+
     #[test]
-    fn the_file_holds_base_minus_local_for_every_pair_of_dtypes() {
+    fn the_file_holds_base_minus_local_for_every_dtype_and_codec() {
         let dir = tempfile::tempdir().unwrap();
         let (base, out) = (dir.path().join("base"), dir.path().join("out"));
         let count = layout().elements() as usize;
         let local = values(7, count);
         for model_dtype in Dtype::ALL {
-            for dtype in Dtype::ALL {
+            for codec in Codec::ALL {
                 write_model(&base, model_dtype, &values(1, count));
                 let mut trainer = Fake::new(layout(), local.clone());
-                let encoded = encode(&mut trainer, &base, dtype, &out).unwrap();
+                let encoded = encode(&mut trainer, &base, codec, dither(), &out).unwrap();
                 assert_eq!(encoded.bytes, std::fs::metadata(&out).unwrap().len());
                 let downloaded = read_model(&base, model_dtype);
                 let exact = downloaded.iter().zip(&local).map(|(b, l)| b - l);
                 let mut expected: Vec<f32> = exact.collect();
-                let mut bytes = vec![0; count * dtype.bytes_per_element()];
-                dtype.encode(&expected, &mut bytes);
-                dtype.decode(&bytes, &mut expected);
-                assert_eq!(read_model(&out, dtype), expected, "{model_dtype} {dtype}");
+                let mut bytes = vec![0; codec.bytes(count as u64) as usize];
+                codec.encode(dither(), 0, &expected, &mut bytes).unwrap();
+                codec.decode(&bytes, &mut expected);
+                assert_eq!(
+                    read_contribution(&out, codec),
+                    expected,
+                    "{model_dtype} {codec}"
+                );
                 let norm = hansa_outer::squared_norm(&expected).sqrt();
                 assert_eq!(encoded.norm, norm);
             }
@@ -262,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_non_finite_weight_is_named_and_leaves_no_file() {
+    fn a_weight_that_nobody_may_merge_is_named_and_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let (base, out) = (dir.path().join("base"), dir.path().join("out"));
         let count = layout().elements() as usize;
@@ -272,16 +299,18 @@ mod tests {
             (count - 1, f32::INFINITY, "b", count as u64 - 4),
             (3, f32::MAX, "b", 0),
         ] {
-            let mut local = values(7, count);
-            local[at] = bad;
-            let error =
-                encode(&mut Fake::new(layout(), local), &base, Dtype::Bf16, &out).unwrap_err();
-            assert!(
-                matches!(&error, EncodeError::NonFinite { tensor: t, index: i }
-                    if t == tensor && *i == index),
-                "{error}"
-            );
-            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+            for codec in Codec::ALL {
+                let mut local = values(7, count);
+                local[at] = bad;
+                let mut trainer = Fake::new(layout(), local);
+                let error = encode(&mut trainer, &base, codec, dither(), &out).unwrap_err();
+                assert!(
+                    matches!(&error, EncodeError::BadValue { tensor: t, index: i, .. }
+                        if t == tensor && *i == index),
+                    "{error}"
+                );
+                assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+            }
         }
     }
 
@@ -294,7 +323,7 @@ mod tests {
         let bytes = std::fs::read(&base).unwrap();
         std::fs::write(&base, &bytes[..bytes.len() - 1]).unwrap();
         let mut trainer = Fake::new(layout(), values(2, count));
-        let error = encode(&mut trainer, &base, Dtype::F32, &out).unwrap_err();
+        let error = encode(&mut trainer, &base, Codec::F32, dither(), &out).unwrap_err();
         assert!(matches!(error, EncodeError::Base { .. }), "{error}");
         assert!(!out.exists());
     }

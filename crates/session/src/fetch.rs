@@ -104,7 +104,7 @@ pub(crate) async fn model(
 ) -> Msg {
     let path = match &wanted {
         Wanted::Load { model, .. } => model,
-        Wanted::Encode { base } => base,
+        Wanted::Encode { base, .. } => base,
     };
     let meter = Meter::new(sender, |done_bytes, total_bytes| {
         SessionEvent::Downloading {

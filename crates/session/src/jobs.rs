@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hansa_base::{Tokens, Windows};
-use hansa_outer::Dtype;
+use hansa_base::{Hash, ReplicaId, Tokens, Windows};
+use hansa_outer::{Codec, Dither};
 use hansa_protocol::BlockSpace;
 use hansa_protocol::replica::{Input, LocalState, Moments, TrainOrder};
 use hansa_store::Manifest;
@@ -204,8 +204,19 @@ pub(crate) fn checkpoint(
 /// How a contribution travels.
 #[derive(Clone, Copy)]
 pub(crate) struct Encoding {
-    pub dtype: Dtype,
+    pub codec: Codec,
+    pub dither: Dither,
     pub chunk_bytes: u64,
+}
+
+/// How a replica's contribution to a generation is rounded: made again, it is the same file. A replica
+/// contributes to a generation once, so no two contributions are rounded alike.
+pub(crate) fn dither_of(replica: &ReplicaId, base: Hash) -> Dither {
+    let mut identity = b"hansa dither\0".to_vec();
+    identity.extend(base.0);
+    identity.extend(replica.to_string().into_bytes());
+    let hash = hansa_store::hash_bytes(&identity);
+    Dither::new(std::array::from_fn(|i| hash.0[i]))
 }
 
 /// Encodes the contribution: the file `base` minus the weights.
@@ -217,7 +228,8 @@ pub(crate) fn encode(
     encoding: Encoding,
 ) {
     let draft = state.contribution_draft();
-    if let Err(error) = contribution::encode(trainer, base, encoding.dtype, &draft) {
+    let Encoding { codec, dither, .. } = encoding;
+    if let Err(error) = contribution::encode(trainer, base, codec, dither, &draft) {
         return reports.input(Input::Failed(error.to_string()));
     }
     let manifest = match Manifest::of_file(&draft, encoding.chunk_bytes) {
@@ -239,10 +251,19 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::fake::Fake;
-    use hansa_base::{Epoch, Generation, Hash, Steps};
+    use hansa_base::{Epoch, Generation, Steps};
     use hansa_outer::{Layout, TensorSpec};
     use hansa_protocol::{GenerationInfo, Span};
     use tokio::sync::mpsc;
+
+    #[test]
+    fn rounding_repeats_itself_for_one_contribution_only() {
+        let (a, b): (ReplicaId, ReplicaId) = ("lumi/a".parse().unwrap(), "lumi/b".parse().unwrap());
+        let (one, two) = (Hash([1; 32]), Hash([2; 32]));
+        assert_eq!(dither_of(&a, one), dither_of(&a, one));
+        assert_ne!(dither_of(&a, one), dither_of(&a, two));
+        assert_ne!(dither_of(&a, one), dither_of(&b, one));
+    }
 
     fn fake() -> Fake {
         let tensor = TensorSpec {

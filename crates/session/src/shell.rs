@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use hansa_base::{Epoch, Hash, MonoMs};
+use hansa_outer::Dither;
 use hansa_protocol::replica::{
     Action, Call, CallNo, ExitReason, Found, Input, Moments, Options as MachineOptions,
     ReplicaMachine, TrainOrder, WhenBusy,
@@ -71,8 +72,8 @@ pub(crate) enum Msg {
 pub(crate) enum Wanted {
     /// To be loaded.
     Load { model: PathBuf, moments: Moments },
-    /// To be subtracted from.
-    Encode { base: PathBuf },
+    /// To be subtracted from, and how the difference is rounded.
+    Encode { base: PathBuf, dither: Dither },
 }
 
 /// Everything that a session has found out before it starts.
@@ -305,11 +306,14 @@ impl Shell {
             }
             Action::Evaluate(generation) => self.evaluate(generation.0),
             Action::Encode { base } => {
-                let base_file = self.state.model(base.manifest)?;
-                if base_file.exists() {
-                    self.use_model(Wanted::Encode { base: base_file });
+                let file = self.state.model(base.manifest)?;
+                let is_here = file.exists();
+                let dither = jobs::dither_of(&self.options.replica, base.manifest);
+                let wanted = Wanted::Encode { base: file, dither };
+                if is_here {
+                    self.use_model(wanted);
                 } else {
-                    self.fetch(base, Wanted::Encode { base: base_file });
+                    self.fetch(base, wanted);
                 }
             }
             Action::Checkpoint(local) => {
@@ -383,10 +387,11 @@ impl Shell {
                     jobs::load(trainer, reports, &model, moments, &accepted);
                 });
             }
-            Wanted::Encode { base } => {
+            Wanted::Encode { base, dither } => {
                 let state = self.state.clone();
                 let encoding = Encoding {
-                    dtype: self.run.recipe.exchange.contribution,
+                    codec: self.run.recipe.exchange.contribution,
+                    dither,
                     chunk_bytes: self.run.recipe.exchange.chunk_bytes(),
                 };
                 self.worker.run(move |trainer, reports| {

@@ -17,7 +17,8 @@ use hansa_base::Hash;
 use crate::data_dir::DataDir;
 use crate::error::StoreError;
 use crate::files;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, count_chunks};
+use crate::tree::PartHashes;
 use crate::upload::{Upload, UploadId};
 
 /// What becomes of a file that is brought in.
@@ -99,6 +100,27 @@ impl BlobStore {
             store: self,
             tmp,
             file,
+        })
+    }
+
+    /// The same, for who writes each byte once: pieces are hashed as they are written, and nothing is
+    /// read again if they begin at multiples of 1024 bytes.
+    pub fn hashing_writer(
+        &self,
+        total_bytes: u64,
+        chunk_bytes: u64,
+    ) -> Result<HashingWriter<'_>, StoreError> {
+        let writer = self.writer(total_bytes)?;
+        let malformed = |source| StoreError::Manifest {
+            path: writer.path(),
+            source,
+        };
+        let count = count_chunks(total_bytes, chunk_bytes).map_err(malformed)?;
+        Ok(HashingWriter {
+            parts: PartHashes::new(total_bytes, chunk_bytes, count),
+            total_bytes,
+            chunk_bytes,
+            writer,
         })
     }
 
@@ -372,6 +394,41 @@ impl BlobWriter<'_> {
     pub fn finish(self, chunk_bytes: u64) -> Result<Blob, StoreError> {
         let manifest = Manifest::of_file(&self.path(), chunk_bytes)?;
         self.store.publish(self.tmp, &manifest)
+    }
+}
+
+/// A blob being written and hashed in one go; dropped without [`HashingWriter::finish`], it leaves nothing.
+#[derive(Debug)]
+pub struct HashingWriter<'a> {
+    writer: BlobWriter<'a>,
+    parts: PartHashes,
+    total_bytes: u64,
+    chunk_bytes: u64,
+}
+
+impl HashingWriter<'_> {
+    /// Hashes bytes and writes them at an offset, each byte once.
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> Result<(), StoreError> {
+        self.parts.add(bytes, offset);
+        self.writer.write_all_at(bytes, offset)
+    }
+
+    /// Brings what was written so far to the disk, while others write on: less is left for the end.
+    /// Does nothing in a store that does not sync.
+    pub fn sync_so_far(&self) -> Result<(), StoreError> {
+        if !self.writer.store.durable {
+            return Ok(());
+        }
+        let synced = self.writer.file.sync_data();
+        synced.map_err(StoreError::io("sync", self.writer.path()))
+    }
+
+    /// Makes what was written a durable blob.
+    pub fn finish(self) -> Result<Blob, StoreError> {
+        let path = self.writer.path();
+        let known = self.parts.finish();
+        let manifest = Manifest::of_known(&path, self.total_bytes, self.chunk_bytes, known)?;
+        self.writer.store.publish(self.writer.tmp, &manifest)
     }
 }
 

@@ -19,9 +19,10 @@ mod error;
 mod files;
 mod journal;
 mod manifest;
+mod tree;
 mod upload;
 
-pub use blob::{Blob, BlobStore, BlobWriter, Bring, open_in as open_blob_in};
+pub use blob::{Blob, BlobStore, BlobWriter, Bring, HashingWriter, open_in as open_blob_in};
 pub use data_dir::DataDir;
 pub use error::{Damage, StoreError};
 pub use files::{remove_synced, replace_file, reserve, start_writeback};

@@ -131,6 +131,30 @@ impl Manifest {
         Ok(Self { chunks, ..empty })
     }
 
+    /// The manifest of a file of which the hashes of most chunks are known; reads the others.
+    pub(crate) fn of_known(
+        path: &Path,
+        total_bytes: u64,
+        chunk_bytes: u64,
+        known: Vec<Option<Hash>>,
+    ) -> Result<Self, StoreError> {
+        let file = File::open(path).map_err(StoreError::io("open", path))?;
+        let mut piece = vec![0; PIECE_BYTES];
+        let hash = |(index, known): (u64, Option<Hash>)| match known {
+            Some(hash) => Ok(hash),
+            None => {
+                let offset = index * chunk_bytes;
+                let length = chunk_bytes.min(total_bytes - offset);
+                hash_part(&file, offset, length, &mut piece).map_err(StoreError::io("read", path))
+            }
+        };
+        let chunks = (0..).zip(known).map(hash).collect::<Result<_, _>>()?;
+        Self::new(total_bytes, chunk_bytes, chunks).map_err(|source| StoreError::Manifest {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
     /// The manifest of bytes in memory.
     pub fn of_bytes(bytes: &[u8], chunk_bytes: u64) -> Result<Self, ManifestError> {
         count_chunks(bytes.len() as u64, chunk_bytes)?;
@@ -273,7 +297,7 @@ impl Manifest {
     }
 }
 
-fn count_chunks(total_bytes: u64, chunk_bytes: u64) -> Result<u32, ManifestError> {
+pub(crate) fn count_chunks(total_bytes: u64, chunk_bytes: u64) -> Result<u32, ManifestError> {
     if chunk_bytes == 0 || chunk_bytes > CHUNK_BYTES_MAX {
         return Err(ManifestError::ChunkBytes(chunk_bytes));
     }

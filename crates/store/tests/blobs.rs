@@ -52,6 +52,51 @@ fn entries(dir: &Path) -> usize {
 }
 
 #[test]
+fn what_is_hashed_while_it_is_written_has_the_name_of_the_same_file_read() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(100_000);
+    for (chunk_bytes, piece) in [
+        (16_384, 4096),
+        (16_384, 1000),
+        (5000, 1024),
+        (1 << 20, 40_960),
+    ] {
+        let expected = Manifest::of_bytes(&bytes, chunk_bytes).unwrap();
+        let length = bytes.len() as u64;
+        let writer = store.hashing_writer(length, chunk_bytes).unwrap();
+        for (number, part) in bytes.chunks(piece).enumerate().rev() {
+            writer.write_all_at(part, (number * piece) as u64).unwrap();
+            writer.sync_so_far().unwrap();
+        }
+        let blob = writer.finish().unwrap();
+        assert_eq!(blob.manifest(), &expected, "{chunk_bytes} {piece}");
+        blob.verify().unwrap();
+        store.remove(blob.hash()).unwrap();
+    }
+    assert!(store.hashing_writer(1, 0).is_err());
+    // A byte that nobody wrote is a zero, as in the file.
+    let writer = store.hashing_writer(3000, 1024).unwrap();
+    writer.write_all_at(&[7; 1024], 1024).unwrap();
+    writer.finish().unwrap().verify().unwrap();
+    assert_eq!(entries(&home.data().join("tmp")), 0);
+}
+
+#[test]
+fn a_store_that_does_not_sync_makes_the_same_blobs() {
+    let home = Home::new();
+    let data_dir = DataDir::lock(&home.data()).unwrap();
+    let store = BlobStore::open_without_sync(&data_dir).unwrap();
+    let bytes = content(3500);
+    let writer = store.hashing_writer(3500, CHUNK).unwrap();
+    writer.write_all_at(&bytes, 0).unwrap();
+    let blob = writer.finish().unwrap();
+    assert_eq!(blob.manifest(), &Manifest::of_bytes(&bytes, CHUNK).unwrap());
+    assert_eq!(store.list().unwrap(), [blob.hash()]);
+    store.open_blob(blob.hash()).unwrap().verify().unwrap();
+}
+
+#[test]
 fn a_file_is_brought_in_once_read_by_chunk_and_removed() {
     let home = Home::new();
     let (_data_dir, store) = home.open();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use hansa_outer::{Dtype, Header, Layout, Metadata};
+use hansa_outer::{Codec, Dither, Dtype, Header, Layout, Metadata, PayloadHeader};
 use hansa_store::{BlobStore, CHUNK_BYTES_DEFAULT, DataDir};
 
 /// Files of contributions that are written at most; more contributions name these again, so that disk
@@ -59,15 +59,15 @@ impl Round {
 }
 
 /// Writes the files of a round of `count` contributions.
-pub fn round(dir: &Path, layout: &Layout, codec: Dtype, count: usize) -> anyhow::Result<Round> {
+pub fn round(dir: &Path, layout: &Layout, codec: Codec, count: usize) -> anyhow::Result<Round> {
     let data = dir.join("data");
     let lock = DataDir::lock(&data)?;
     let store = BlobStore::open_without_sync(&lock)?;
     let distinct = count.min(DISTINCT_MAX);
-    let write = |dtype, file: usize| write(&store, layout, dtype, file as u64);
-    let theta = write(Dtype::F32, 0)?;
-    let momentum = write(Dtype::F32, 1)?;
-    let files = (0..distinct).map(|index| write(codec, index + 2));
+    let write = |codec, file: u64| write(&store, layout, codec, file);
+    let theta = write(Codec::F32, 0)?;
+    let momentum = write(Codec::F32, 1)?;
+    let files = (0..distinct).map(|index| write(codec, index as u64 + 2));
     let files = files.collect::<anyhow::Result<Vec<_>>>()?;
     Ok(Round {
         data,
@@ -80,14 +80,15 @@ pub fn round(dir: &Path, layout: &Layout, codec: Dtype, count: usize) -> anyhow:
 }
 
 /// One file of noise; the same for the same number.
-fn write(store: &BlobStore, layout: &Layout, dtype: Dtype, file: u64) -> anyhow::Result<String> {
-    let (header, head) = Header::build(layout, dtype, Metadata::new())?;
+fn write(store: &BlobStore, layout: &Layout, codec: Codec, file: u64) -> anyhow::Result<String> {
+    let (header, head) = PayloadHeader::build(layout, codec)?;
+    let dither = Dither::new(file.to_le_bytes());
     let writer = store.writer(header.file_bytes())?;
     writer.write_all_at(&head, 0)?;
     let next = AtomicU64::new(0);
     let work = || -> anyhow::Result<()> {
         let mut values = vec![0f32; PIECE_ELEMENTS as usize];
-        let mut bytes = vec![0; PIECE_ELEMENTS as usize * dtype.bytes_per_element()];
+        let mut bytes = vec![0; codec.bytes(PIECE_ELEMENTS) as usize];
         loop {
             let start = next.fetch_add(PIECE_ELEMENTS, Ordering::Relaxed);
             if start >= layout.elements() {
@@ -98,8 +99,8 @@ fn write(store: &BlobStore, layout: &Layout, dtype: Dtype, file: u64) -> anyhow:
             for (value, index) in values[..count].iter_mut().zip(start..end) {
                 *value = noise(file, index);
             }
-            let bytes = &mut bytes[..count * dtype.bytes_per_element()];
-            dtype.encode(&values[..count], bytes);
+            let bytes = &mut bytes[..codec.bytes(count as u64) as usize];
+            codec.encode(dither, start, &values[..count], bytes)?;
             writer.write_all_at(bytes, header.byte_range(start..end).start)?;
         }
     };

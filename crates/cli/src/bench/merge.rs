@@ -28,7 +28,7 @@ pub struct Arguments {
     /// Numbers of contributions, each measured alone.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
     contributions: Vec<usize>,
-    /// How contributions are encoded: f32 or bf16.
+    /// How contributions are encoded: f32, bf16 or int8.
     #[arg(long, default_value = "bf16")]
     codec: String,
     /// How the merged model travels: f32 or bf16.

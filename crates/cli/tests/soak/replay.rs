@@ -123,7 +123,7 @@ impl Run {
                 }
                 hansa_protocol::OuterStep::Adopt { momentum } => OuterStep::Adopt { momentum },
             },
-            contribution_dtype: self.recipe.exchange.contribution,
+            codec: self.recipe.exchange.contribution,
             model_dtype: self.recipe.exchange.model,
             metadata: metadata(&self.id, published.generation.0),
         };

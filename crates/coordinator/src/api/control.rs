@@ -212,11 +212,15 @@ fn payload_manifest(app: &App, request: &AnnounceRequest) -> Result<Manifest, Re
             manifest.chunk_bytes()
         )));
     }
-    let bytes_max = gate::bytes_max(&app.shell.layout, exchange.contribution);
-    if manifest.total_bytes() > bytes_max {
+    let (codec, found) = (exchange.contribution, manifest.total_bytes());
+    if !gate::size_fits(&app.shell.layout, codec, found) {
+        let (elements, bytes) = (
+            app.shell.layout.elements(),
+            codec.bytes(app.shell.layout.elements()),
+        );
         return Err(bad(format!(
-            "a contribution of {} bytes; one to this model has at most {bytes_max}",
-            manifest.total_bytes()
+            "a contribution of {found} bytes; the model's {elements} elements take {bytes} and a header in \
+             {codec}, which the run's recipe names"
         )));
     }
     Ok(manifest)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hansa_base::{Steps, Tokens, Windows};
-use hansa_outer::Dtype;
+use hansa_outer::{Codec, Dtype};
 use hansa_protocol::{GraceRule, OuterSpec, PhaseSpec, Solo};
 use hansa_train::{AdamWConfig, Schedule};
 use serde::{Deserialize, Serialize};
@@ -189,11 +189,11 @@ impl OuterSection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExchangeSection {
-    /// Pseudo-gradients: `"f32"` (default) or `"bf16"`.
-    #[serde(with = "dtype")]
-    pub contribution: Dtype,
+    /// Pseudo-gradients: `"f32"` (default), `"bf16"` or `"int8"`; contributions in another are refused.
+    #[serde(with = "named")]
+    pub contribution: Codec,
     /// Models: `"f32"` (default) or `"bf16"`.
-    #[serde(with = "dtype")]
+    #[serde(with = "named")]
     pub model: Dtype,
     /// Size of a chunk, in MiB: 1 to 256. Default 16.
     pub chunk_mib: u64,
@@ -202,7 +202,7 @@ pub struct ExchangeSection {
 impl Default for ExchangeSection {
     fn default() -> Self {
         Self {
-            contribution: Dtype::F32,
+            contribution: Codec::F32,
             model: Dtype::F32,
             chunk_mib: 16,
         }
@@ -357,15 +357,22 @@ pub(super) fn seconds(value: f64) -> Option<Duration> {
         .filter(|duration| duration.as_secs() < 1_000_000_000)
 }
 
-mod dtype {
-    use hansa_outer::Dtype;
+/// Types that are written as their names.
+mod named {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub fn serialize<S: Serializer>(dtype: &Dtype, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(dtype.name())
+    pub fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Dtype, D::Error> {
+    pub fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
