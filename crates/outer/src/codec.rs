@@ -29,6 +29,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::Dtype;
+use crate::wide::wide;
 
 mod dither;
 pub use dither::Dither;
@@ -144,20 +145,28 @@ impl Codec {
             let value = values[index];
             return Err(BadValue { index, value });
         }
-        let blocks = values.chunks(BLOCK_ELEMENTS).zip(first / block..);
         match self {
             Codec::F32 => Dtype::F32.encode(values, bytes),
-            Codec::Bf16 => {
-                for ((values, number), bytes) in blocks.zip(bytes.chunks_mut(BLOCK_ELEMENTS * 2)) {
-                    bf16_block(&dither.block(number), values, bytes);
-                }
-            }
-            Codec::Int8 => {
-                let size = SCALE_BYTES + BLOCK_ELEMENTS;
-                for ((values, number), bytes) in blocks.zip(bytes.chunks_mut(size)) {
-                    int8_block(&dither.block(number), values, bytes);
-                }
-            }
+            Codec::Bf16 => wide(
+                #[inline(always)]
+                || {
+                    let slots = bytes.chunks_mut(BLOCK_ELEMENTS * 2);
+                    let blocks = values.chunks(BLOCK_ELEMENTS).zip(first / block..);
+                    for ((values, number), bytes) in blocks.zip(slots) {
+                        bf16_block(&dither.block(number), values, bytes);
+                    }
+                },
+            ),
+            Codec::Int8 => wide(
+                #[inline(always)]
+                || {
+                    let slots = bytes.chunks_mut(SCALE_BYTES + BLOCK_ELEMENTS);
+                    let blocks = values.chunks(BLOCK_ELEMENTS).zip(first / block..);
+                    for ((values, number), bytes) in blocks.zip(slots) {
+                        int8_block(&dither.block(number), values, bytes);
+                    }
+                },
+            ),
         }
         Ok(())
     }
@@ -171,7 +180,10 @@ impl Codec {
         self.assert_fits(values.len(), bytes.len());
         match self.dtype() {
             Some(dtype) => dtype.decode(bytes, values),
-            None => each_int8_block(bytes, values, |value, decoded| *value = decoded),
+            None => wide(
+                #[inline(always)]
+                || each_int8_block(bytes, values, |value, decoded| *value = decoded),
+            ),
         }
     }
 
@@ -212,17 +224,25 @@ impl From<Dtype> for Codec {
 /// Index of the first value that no contribution may hold.
 pub fn first_bad(values: &[f32]) -> Option<usize> {
     const PIECE: usize = 1024;
-    // Whole pieces without branches, then the one that has it. Magnitudes order as their bits do, with
-    // infinity and NaN on top.
-    for (number, piece) in values.chunks(PIECE).enumerate() {
-        let largest = piece.iter().fold(0_u32, |most, v| most.max(magnitude(*v)));
-        if largest > VALUE_MAX.to_bits() {
+    // Whole pieces without branches, then the one that has it.
+    wide(
+        #[inline(always)]
+        || {
+            let mut pieces = values.chunks(PIECE);
+            let number = pieces.position(|piece| largest(piece) > VALUE_MAX.to_bits())?;
             let bad = |value: &f32| magnitude(*value) > VALUE_MAX.to_bits();
-            let within = piece.iter().position(bad)?;
-            return Some(number * PIECE + within);
-        }
-    }
-    None
+            let piece = &values[number * PIECE..];
+            Some(number * PIECE + piece.iter().position(bad)?)
+        },
+    )
+}
+
+/// The largest magnitude, as its bits: they are ordered as magnitudes are, with infinity and NaN on top.
+#[inline(always)]
+fn largest(values: &[f32]) -> u32 {
+    values
+        .iter()
+        .fold(0, |most, value| most.max(magnitude(*value)))
 }
 
 #[inline(always)]
@@ -242,8 +262,7 @@ fn bf16_block(dither: &[u16; BLOCK_ELEMENTS], values: &[f32], bytes: &mut [u8]) 
 
 #[inline(always)]
 fn int8_block(dither: &[u16; BLOCK_ELEMENTS], values: &[f32], bytes: &mut [u8]) {
-    let largest = values.iter().fold(0_u32, |most, v| most.max(magnitude(*v)));
-    let largest = f32::from_bits(largest);
+    let largest = f32::from_bits(largest(values));
     let usable = largest >= Q_MAX * f32::MIN_POSITIVE;
     let (scale, inverse) = match usable {
         true => (largest / Q_MAX, Q_MAX / largest),

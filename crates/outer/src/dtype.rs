@@ -62,6 +62,7 @@ impl Dtype {
     ///
     /// # Panics
     /// If `bytes` is not exactly [`bytes_per_element`](Self::bytes_per_element) × `values.len()` long.
+    #[inline(always)]
     pub fn encode(self, values: &[f32], bytes: &mut [u8]) {
         self.assert_fits(values.len(), bytes.len());
         match self {

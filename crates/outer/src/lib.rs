@@ -27,6 +27,7 @@ mod merge;
 mod payload;
 mod scan;
 mod step;
+mod wide;
 
 pub use arriving::{Arriving, Found, Part, combine};
 pub use codec::{BLOCK_ELEMENTS, BadValue, Codec, Dither, UnknownCodec, VALUE_MAX, first_bad};

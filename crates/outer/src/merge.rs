@@ -20,6 +20,7 @@ use thiserror::Error;
 use crate::codec::each_int8_block;
 use crate::dtype::{f32_from, f32_from_bf16};
 use crate::scan::{all_finite, first_non_finite};
+use crate::wide::wide;
 use crate::{Codec, Dtype, OuterStep};
 
 /// Elements taken at once through the passes of a step: they stay in the first-level cache.
@@ -168,12 +169,17 @@ impl Merge {
     pub fn accumulate(&self, index: usize, bytes: &[u8], mean: &mut [f32]) {
         self.codec.assert_fits(mean.len(), bytes.len());
         let (weight, first) = (self.weights.0[index], index == 0);
-        match self.codec {
-            Codec::F32 => accumulate_with(bytes.as_chunks().0, f32_from, weight, first, mean),
-            Codec::Bf16 => accumulate_with(bytes.as_chunks().0, f32_from_bf16, weight, first, mean),
-            Codec::Int8 if first => each_int8_block(bytes, mean, |mean, v| *mean = weight * v),
-            Codec::Int8 => each_int8_block(bytes, mean, |mean, v| *mean += weight * v),
-        }
+        wide(
+            #[inline(always)]
+            || match self.codec {
+                Codec::F32 => accumulate_with(bytes.as_chunks().0, f32_from, weight, first, mean),
+                Codec::Bf16 => {
+                    accumulate_with(bytes.as_chunks().0, f32_from_bf16, weight, first, mean)
+                }
+                Codec::Int8 if first => each_int8_block(bytes, mean, |mean, v| *mean = weight * v),
+                Codec::Int8 => each_int8_block(bytes, mean, |mean, v| *mean += weight * v),
+            },
+        );
     }
 
     /// Takes the outer step with a mean over all contributions, and encodes what travels.
@@ -205,15 +211,24 @@ impl Merge {
         let blocks = theta.chunks_mut(BLOCK).zip(momentum.chunks_mut(BLOCK));
         for (number, ((theta, momentum), mean)) in blocks.zip(mean.chunks(BLOCK)).enumerate() {
             let start = number * BLOCK;
-            self.step.apply(mean, theta, momentum);
-            if !all_finite(theta) {
+            let finite = wide(
+                #[inline(always)]
+                || {
+                    self.step.apply(mean, theta, momentum);
+                    all_finite(theta)
+                },
+            );
+            if !finite {
                 let index = (start + first_non_finite(theta).unwrap_or(0)) as u64;
                 return Err(MergeError::NonFinite { index });
             }
             if let Some(model) = model.as_deref_mut() {
                 let end = start + theta.len();
                 let bytes = &mut model[start * model_size..end * model_size];
-                self.model_dtype.encode(theta, bytes);
+                wide(
+                    #[inline(always)]
+                    || self.model_dtype.encode(theta, bytes),
+                );
             }
         }
         Ok(())

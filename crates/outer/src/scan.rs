@@ -4,6 +4,8 @@
 //! file was cut into chunks, so the sum of squares runs in eight lanes by *position in the file*:
 //! element `i` always goes to lane `i mod 8`, in order, in f64. It never decides anything.
 
+use crate::wide::wide;
+
 const LANES: usize = 8;
 
 /// A streaming scan of one tensor file, fed in order with slices of any length.
@@ -31,13 +33,18 @@ impl Scan {
         for (lane, value) in self.lanes[phase..].iter_mut().zip(head) {
             *lane += square(*value);
         }
-        let mut lanes = self.lanes;
-        for group in groups {
-            for (lane, value) in lanes.iter_mut().zip(group) {
-                *lane += square(*value);
-            }
-        }
-        self.lanes = lanes;
+        self.lanes = wide(
+            #[inline(always)]
+            || {
+                let mut lanes = self.lanes;
+                for group in groups {
+                    for (lane, value) in lanes.iter_mut().zip(group) {
+                        *lane += square(*value);
+                    }
+                }
+                lanes
+            },
+        );
         for (lane, value) in self.lanes.iter_mut().zip(tail) {
             *lane += square(*value);
         }
@@ -86,7 +93,7 @@ pub fn first_non_finite(values: &[f32]) -> Option<usize> {
 }
 
 /// Whether all are finite, as one branch-free reduction: an exponent of all ones is NaN or infinity.
-#[inline]
+#[inline(always)]
 pub(crate) fn all_finite(values: &[f32]) -> bool {
     const MAGNITUDE: u32 = 0x7fff_ffff;
     let largest = values.iter().fold(0, |largest, value| {

@@ -38,6 +38,7 @@ impl OuterStep {
     ///
     /// # Panics
     /// If the three slices differ in length.
+    #[inline(always)]
     pub fn apply(&self, mean_delta: &[f32], theta: &mut [f32], momentum: &mut [f32]) {
         assert_eq!(
             mean_delta.len(),

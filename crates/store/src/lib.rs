@@ -21,6 +21,7 @@ mod journal;
 mod manifest;
 mod tree;
 mod upload;
+mod watch;
 
 pub use blob::{Blob, BlobStore, BlobWriter, Bring, HashingWriter, open_in as open_blob_in};
 pub use data_dir::DataDir;
@@ -32,3 +33,4 @@ pub use manifest::{
     ManifestError, ManifestJson, hash_bytes,
 };
 pub use upload::{ChunkOutcome, ChunkWriter, Upload, UploadId};
+pub use watch::{Watch, WatchChunk};

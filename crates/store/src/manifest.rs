@@ -7,12 +7,14 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use hansa_base::Hash;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
+use crate::watch::Watch;
 
 /// The version of the manifest's layout and encoding.
 pub const MANIFEST_VERSION: u32 = 1;
@@ -126,7 +128,7 @@ impl Manifest {
             chunks: vec![Hash::default(); count as usize],
         };
         let chunks = empty
-            .hash_chunks(&file)
+            .hash_chunks(&file, None)
             .map_err(StoreError::io("read", path))?;
         Ok(Self { chunks, ..empty })
     }
@@ -145,7 +147,8 @@ impl Manifest {
             None => {
                 let offset = index * chunk_bytes;
                 let length = chunk_bytes.min(total_bytes - offset);
-                hash_part(&file, offset, length, &mut piece).map_err(StoreError::io("read", path))
+                let hash = hash_part(&file, offset, length, &mut piece, |_| ());
+                hash.map_err(StoreError::io("read", path))
             }
         };
         let chunks = (0..).zip(known).map(hash).collect::<Result<_, _>>()?;
@@ -247,14 +250,27 @@ impl Manifest {
     /// The chunks of which `file` does not hold the right bytes, ascending. Hashes on all cores; a
     /// file that is too short, or of another content, is a matter of chunks, not an error.
     pub fn missing_in(&self, file: &File) -> std::io::Result<Vec<u32>> {
-        let found = self.hash_chunks(file)?;
+        self.missing_in_watched(file, None)
+    }
+
+    /// The same, and who watches sees those that match.
+    pub(crate) fn missing_in_watched(
+        &self,
+        file: &File,
+        watch: Option<&Arc<dyn Watch>>,
+    ) -> std::io::Result<Vec<u32>> {
+        let found = self.hash_chunks(file, watch)?;
         let differs = |&index: &u32| found[index as usize] != self.chunks[index as usize];
         Ok((0..self.chunk_count()).filter(differs).collect())
     }
 
     /// The hash of every chunk as `file` has it; a chunk beyond the file's end gets the hash of the
     /// part that is there. Threads take the next chunk until none is left.
-    fn hash_chunks(&self, file: &File) -> std::io::Result<Vec<Hash>> {
+    fn hash_chunks(
+        &self,
+        file: &File,
+        watch: Option<&Arc<dyn Watch>>,
+    ) -> std::io::Result<Vec<Hash>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let next = AtomicU32::new(0);
         let failed = AtomicBool::new(false);
@@ -266,8 +282,14 @@ impl Manifest {
                 let Some((offset, length)) = self.chunk_range(index) else {
                     break;
                 };
-                match hash_part(file, offset, length, &mut piece) {
-                    Ok(hash) => done.push((index, hash)),
+                let mut look = watch.map(|watch| watch.clone().chunk(index, offset));
+                let show = |bytes: &[u8]| look.iter_mut().for_each(|look| look.push(bytes));
+                match hash_part(file, offset, length, &mut piece, show) {
+                    Ok(hash) => {
+                        let right = self.chunks[index as usize] == hash;
+                        look.into_iter().filter(|_| right).for_each(|l| l.finish());
+                        done.push((index, hash));
+                    }
                     Err(error) => {
                         failed.store(true, Ordering::Relaxed);
                         return Err(error);
@@ -307,7 +329,13 @@ pub(crate) fn count_chunks(total_bytes: u64, chunk_bytes: u64) -> Result<u32, Ma
     }
 }
 
-fn hash_part(file: &File, offset: u64, length: u64, piece: &mut [u8]) -> std::io::Result<Hash> {
+fn hash_part(
+    file: &File,
+    offset: u64,
+    length: u64,
+    piece: &mut [u8],
+    mut show: impl FnMut(&[u8]),
+) -> std::io::Result<Hash> {
     let mut hasher = blake3::Hasher::new();
     let mut done = 0;
     while done < length {
@@ -316,6 +344,7 @@ fn hash_part(file: &File, offset: u64, length: u64, piece: &mut [u8]) -> std::io
             Ok(0) => break,
             Ok(got) => {
                 hasher.update(&piece[..got]);
+                show(&piece[..got]);
                 done += got as u64;
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

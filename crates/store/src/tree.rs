@@ -42,21 +42,38 @@ enum Value {
     Inner(ChainingValue),
 }
 
+/// What is known of a chunk. Parts are joined when the last one comes, so that memory grows with the chunks
+/// under way and not with the file.
+#[derive(Debug)]
+enum Chunk {
+    Open {
+        parts: Vec<Part>,
+        known_bytes: u64,
+    },
+    Whole(Hash),
+    /// Something came twice, or not at the border of a part.
+    Unclear,
+}
+
 /// Collects the hashes of a file's parts.
 #[derive(Debug)]
 pub(crate) struct PartHashes {
     total_bytes: u64,
     chunk_bytes: u64,
-    chunks: Vec<Mutex<Vec<Part>>>,
+    chunks: Vec<Mutex<Chunk>>,
 }
 
 impl PartHashes {
     /// For a file of so many bytes in `count` chunks of `chunk_bytes`.
     pub(crate) fn new(total_bytes: u64, chunk_bytes: u64, count: u32) -> Self {
+        let open = || Chunk::Open {
+            parts: Vec::new(),
+            known_bytes: 0,
+        };
         Self {
             total_bytes,
             chunk_bytes,
-            chunks: (0..count).map(|_| Mutex::default()).collect(),
+            chunks: (0..count).map(|_| Mutex::new(open())).collect(),
         }
     }
 
@@ -69,25 +86,47 @@ impl PartHashes {
             let Some(chunk) = self.chunks.get(index as usize) else {
                 return;
             };
-            let here = (start + length - offset).min(bytes.len() as u64);
+            // Zero behind the end of the file.
+            let left = (start + length).saturating_sub(offset);
+            let here = left.min(bytes.len() as u64);
+            if here == 0 {
+                return;
+            }
             let (now, later) = bytes.split_at(here as usize);
             let parts = hash_parts(now, offset - start, length);
-            let mut known = chunk.lock().unwrap_or_else(PoisonError::into_inner);
-            known.extend(parts);
+            let mut chunk = chunk.lock().unwrap_or_else(PoisonError::into_inner);
+            chunk.add(parts, length);
             (bytes, offset) = (later, offset + here);
         }
     }
 
     /// The hash of every chunk of which all was given once; `None` for the others.
     pub(crate) fn finish(self) -> Vec<Option<Hash>> {
-        let (total_bytes, chunk_bytes) = (self.total_bytes, self.chunk_bytes);
-        let chunks = self.chunks.into_iter().enumerate();
-        let hash = |(index, parts): (usize, Mutex<Vec<Part>>)| {
-            let parts = parts.into_inner().unwrap_or_else(PoisonError::into_inner);
-            let start = index as u64 * chunk_bytes;
-            join(parts, chunk_bytes.min(total_bytes - start))
+        let hash = |chunk: Mutex<Chunk>| match chunk
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            Chunk::Whole(hash) => Some(hash),
+            Chunk::Open { .. } | Chunk::Unclear => None,
         };
-        chunks.map(hash).collect()
+        self.chunks.into_iter().map(hash).collect()
+    }
+}
+
+impl Chunk {
+    /// Adds parts of a chunk of so many bytes; none stand for bytes that are not aligned.
+    fn add(&mut self, more: Vec<Part>, length: u64) {
+        match self {
+            Chunk::Open { parts, known_bytes } if !more.is_empty() => {
+                *known_bytes += more.iter().map(|part| part.length).sum::<u64>();
+                parts.extend(more);
+                if *known_bytes >= length {
+                    let joined = join(std::mem::take(parts), length);
+                    *self = joined.map_or(Chunk::Unclear, Chunk::Whole);
+                }
+            }
+            _ => *self = Chunk::Unclear,
+        }
     }
 }
 

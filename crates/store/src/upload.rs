@@ -5,9 +5,11 @@
 //! own, and it could only claim what the hash proves. Hashing runs at gigabytes per second, once per
 //! restart. So a chunk costs positioned writes only; all are fsynced together on completion, and one that a
 //! power cut took is merely asked for again. Its bytes are written as they come and hashed beside, so that
-//! nobody holds whole chunks in memory, however many arrive at once, and nothing is read a second time. A
-//! request that breaks off in a chunk leaves the state of its hash behind for the next one. Never here: requests, and who may send.
+//! nobody holds whole chunks in memory, however many arrive at once, and nothing is read a second time. The
+//! state of a chunk's hash outlives the request that brings it, so the next one goes on where that stopped.
+//! Never here: requests, and who may send.
 
+use std::any::Any;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -19,6 +21,7 @@ use crate::blob::{Blob, BlobStore, names_in, read_manifest};
 use crate::error::StoreError;
 use crate::files;
 use crate::manifest::{ChunkHasher, Manifest};
+use crate::watch::{Watch, WatchChunk};
 
 const ID_LENGTH_MAX: usize = 100;
 
@@ -67,6 +70,7 @@ pub struct Upload {
     dir: PathBuf,
     // None: the blob was in the store before the upload began.
     file: Option<File>,
+    watch: Option<Arc<dyn Watch>>,
     slots: Vec<Mutex<Slot>>,
     completing: Mutex<()>,
 }
@@ -77,14 +81,16 @@ struct Slot {
     there: bool,
     /// The writer that began last: only it may write.
     writer: u64,
-    /// Where a writer that was given up stopped, for who goes on.
-    held: Option<Box<Begun>>,
+    /// What came of the chunk so far. It lies here and not with its writer, so that who sends again goes on
+    /// behind it, though nobody has noticed yet that the earlier connection is dead.
+    begun: Option<Box<Begun>>,
 }
 
-/// A chunk's first bytes: hashed, and in the file.
+/// A chunk's first bytes: hashed, looked at, and in the file.
 #[derive(Debug)]
 struct Begun {
     hasher: ChunkHasher,
+    look: Option<Box<dyn WatchChunk>>,
     bytes: u64,
 }
 
@@ -96,51 +102,48 @@ pub struct ChunkWriter {
     index: u32,
     number: u64,
     length: u64,
-    // None once it is finished.
-    begun: Option<Box<Begun>>,
+    /// Bytes of the chunk before the next piece.
+    at: u64,
 }
 
 impl ChunkWriter {
     /// Bytes of the chunk that are still to come.
     #[must_use]
     pub fn left_bytes(&self) -> u64 {
-        self.length - self.begun.as_ref().map_or(0, |begun| begun.bytes)
+        self.length - self.at
     }
 
-    /// Takes the next bytes; more than [`Self::left_bytes`] are refused.
+    /// Takes the next bytes; more than [`Self::left_bytes`] are refused. Those that are here already are
+    /// passed over.
     pub fn write(&mut self, piece: &[u8]) -> Result<(), StoreError> {
         if piece.len() as u64 > self.left_bytes() {
             return Err(StoreError::ChunkMismatch(self.index));
         }
-        let Some(begun) = &mut self.begun else {
-            return Err(StoreError::ChunkMismatch(self.index));
-        };
         self.upload
-            .write_piece(self.index, self.number, piece, begun.bytes)?;
-        begun.hasher.update(piece);
-        begun.bytes += piece.len() as u64;
+            .write_piece(self.index, self.number, piece, self.at)?;
+        self.at += piece.len() as u64;
         Ok(())
     }
 
-    /// The chunk counts from now on, if its bytes are those that the manifest names.
-    pub fn finish(mut self) -> Result<ChunkOutcome, StoreError> {
+    /// The chunk counts from now on, if its bytes are those that the manifest names; else none of them do.
+    pub fn finish(self) -> Result<ChunkOutcome, StoreError> {
         let index = self.index;
-        let expected = self.upload.manifest.chunks()[index as usize];
-        let right = self.left_bytes() == 0
-            && self
-                .begun
-                .take()
-                .is_some_and(|begun| begun.hasher.finish() == expected);
-        self.begun = None;
-        if !right {
-            return Err(StoreError::ChunkMismatch(index));
-        }
         let mut slot = lock(&self.upload.slots[index as usize]);
+        if slot.writer != self.number {
+            return Err(StoreError::ChunkTakenOver(index));
+        }
         if slot.there {
             return Ok(ChunkOutcome::Known);
         }
-        if slot.writer != self.number {
-            return Err(StoreError::ChunkTakenOver(index));
+        let begun = slot.begun.take();
+        let Some(begun) = begun.filter(|begun| begun.bytes == self.length) else {
+            return Err(StoreError::ChunkMismatch(index));
+        };
+        if begun.hasher.finish() != self.upload.manifest.chunks()[index as usize] {
+            return Err(StoreError::ChunkMismatch(index));
+        }
+        if let Some(look) = begun.look {
+            look.finish();
         }
         slot.there = true;
         drop(slot);
@@ -149,15 +152,10 @@ impl ChunkWriter {
     }
 }
 
-impl Drop for ChunkWriter {
-    fn drop(&mut self) {
-        let Some(begun) = self.begun.take().filter(|begun| begun.bytes > 0) else {
-            return;
-        };
-        let mut slot = lock(&self.upload.slots[self.index as usize]);
-        if slot.writer == self.number && !slot.there {
-            slot.held = Some(begun);
-        }
+impl Slot {
+    fn held_bytes(&self, length: u64) -> u64 {
+        let held = self.begun.as_ref().map_or(0, |begun| begun.bytes);
+        if self.there { length } else { held }
     }
 }
 
@@ -172,6 +170,14 @@ impl Upload {
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Who watches it, if that is a `W`. Of an upload whose blob was in the store before it began, nothing
+    /// is seen.
+    #[must_use]
+    pub fn watch<W: Watch>(&self) -> Option<Arc<W>> {
+        let watch: Arc<dyn Any + Send + Sync> = self.watch.clone()?;
+        watch.downcast().ok()
     }
 
     /// The chunks that are not there yet, ascending.
@@ -193,13 +199,12 @@ impl Upload {
         self.manifest.total_bytes() - self.missing().into_iter().map(length).sum::<u64>()
     }
 
-    /// How many of a chunk's bytes need not be sent: all once it is there, else those that a request
-    /// which broke off has brought. A restart forgets the latter.
+    /// How many of a chunk's bytes need not be sent: all once it is there, else those that requests have
+    /// brought so far, whether or not they go on. A restart forgets the latter.
     pub fn held_bytes(&self, index: u32) -> Result<u64, StoreError> {
         let (_, length) = self.range(index)?;
         let slot = lock(&self.slots[index as usize]);
-        let held = slot.held.as_ref().map_or(0, |begun| begun.bytes);
-        Ok(if slot.there { length } else { held })
+        Ok(slot.held_bytes(length))
     }
 
     /// Begins to take a chunk. Whoever else was bringing it is refused from now on: that is mostly the
@@ -208,32 +213,35 @@ impl Upload {
         self.chunk_writer_at(index, 0)
     }
 
-    /// As [`Self::chunk_writer`], going on after the chunk's first `from` bytes, which must be exactly
-    /// [`Self::held_bytes`].
+    /// As [`Self::chunk_writer`], going on after the chunk's first `from` bytes, of which there must be
+    /// [`Self::held_bytes`] at least: an earlier request may have brought more since somebody asked. From
+    /// 0 on all is taken anew.
     pub fn chunk_writer_at(
         self: &Arc<Self>,
         index: u32,
         from: u64,
     ) -> Result<ChunkWriter, StoreError> {
-        let (_, length) = self.range(index)?;
+        let (offset, length) = self.range(index)?;
         let mut slot = lock(&self.slots[index as usize]);
-        let held = slot.held.as_ref().map_or(0, |begun| begun.bytes);
-        if from != 0 && from != held {
-            let held = if slot.there { length } else { held };
+        let held = slot.held_bytes(length);
+        if from > held {
             return Err(StoreError::WrongOffset { index, from, held });
         }
-        let fresh = || Begun {
-            hasher: ChunkHasher::new(),
-            bytes: 0,
-        };
-        let held = slot.held.take().filter(|_| from > 0);
+        if from == 0 && !slot.there {
+            let watch = self.watch.clone();
+            slot.begun = Some(Box::new(Begun {
+                hasher: ChunkHasher::new(),
+                look: watch.map(|watch| watch.chunk(index, offset)),
+                bytes: 0,
+            }));
+        }
         slot.writer += 1;
         Ok(ChunkWriter {
             upload: self.clone(),
             index,
             number: slot.writer,
             length,
-            begun: Some(held.unwrap_or_else(|| Box::new(fresh()))),
+            at: from,
         })
     }
 
@@ -254,7 +262,7 @@ impl Upload {
         range.ok_or(StoreError::NoChunk { index, chunks })
     }
 
-    /// Writes a part of a chunk, `at` bytes after its beginning, unless the chunk is there already.
+    /// Writes a part of a chunk, `at` bytes after its beginning, but for what is there already.
     fn write_piece(
         &self,
         index: u32,
@@ -265,15 +273,26 @@ impl Upload {
         let (offset, _) = self.range(index)?;
         // The lock is what makes a chunk's hash speak for the file: the bytes that were hashed are the
         // last that were written, and nobody writes once the chunk is there.
-        let slot = lock(&self.slots[index as usize]);
-        let Some(file) = self.file.as_ref().filter(|_| !slot.there) else {
-            return Ok(());
-        };
+        let mut slot = lock(&self.slots[index as usize]);
         if slot.writer != number {
             return Err(StoreError::ChunkTakenOver(index));
         }
-        let written = file.write_all_at(piece, offset + at);
-        written.map_err(StoreError::io("write", self.dir.join("data")))
+        let Some(file) = self.file.as_ref().filter(|_| !slot.there) else {
+            return Ok(());
+        };
+        // None after wrong bytes: whoever brought them ends here.
+        let begun = slot.begun.as_mut();
+        let begun = begun.ok_or(StoreError::ChunkMismatch(index))?;
+        let known = begun.bytes.saturating_sub(at).min(piece.len() as u64);
+        let piece = &piece[known as usize..];
+        let written = file.write_all_at(piece, offset + begun.bytes);
+        written.map_err(StoreError::io("write", self.dir.join("data")))?;
+        begun.hasher.update(piece);
+        if let Some(look) = &mut begun.look {
+            look.push(piece);
+        }
+        begun.bytes += piece.len() as u64;
+        Ok(())
     }
 
     /// The disk may begin with a chunk while the next one travels, so that the fsync finds little to do.
@@ -284,20 +303,31 @@ impl Upload {
     }
 
     /// Opens an upload's file; until it is looked at, all chunks are taken for missing.
-    fn open(id: UploadId, manifest: Manifest, dir: PathBuf) -> Result<Self, StoreError> {
+    fn open(
+        id: UploadId,
+        manifest: Manifest,
+        dir: PathBuf,
+        watch: Option<Arc<dyn Watch>>,
+    ) -> Result<Self, StoreError> {
         let path = dir.join("data");
         let opened = File::options().read(true).write(true).open(&path);
         let file = opened.map_err(StoreError::io("open", &path))?;
         file.set_len(manifest.total_bytes())
             .map_err(StoreError::io("set the size of", &path))?;
-        Ok(Self::new(id, manifest, dir, Some(file)))
+        Ok(Self::new(id, manifest, dir, Some(file), watch))
     }
 
     fn already_there(id: UploadId, manifest: Manifest, dir: PathBuf) -> Self {
-        Self::new(id, manifest, dir, None)
+        Self::new(id, manifest, dir, None, None)
     }
 
-    fn new(id: UploadId, manifest: Manifest, dir: PathBuf, file: Option<File>) -> Self {
+    fn new(
+        id: UploadId,
+        manifest: Manifest,
+        dir: PathBuf,
+        file: Option<File>,
+        watch: Option<Arc<dyn Watch>>,
+    ) -> Self {
         let slot = |_: &Hash| {
             Mutex::new(Slot {
                 there: file.is_none(),
@@ -310,17 +340,19 @@ impl Upload {
             slots: manifest.chunks().iter().map(slot).collect(),
             manifest,
             file,
+            watch,
             completing: Mutex::default(),
         }
     }
 
-    /// Finds out from the file which chunks are there, before anybody writes.
+    /// Finds out from the file which chunks are there, before anybody writes, and shows those to who
+    /// watches.
     fn look_at_file(&self) -> Result<(), StoreError> {
         let Some(file) = &self.file else {
             return Ok(());
         };
         let path = self.dir.join("data");
-        let absent = self.manifest.missing_in(file);
+        let absent = self.manifest.missing_in_watched(file, self.watch.as_ref());
         let absent = absent.map_err(StoreError::io("read", &path))?;
         self.slots.iter().for_each(|slot| lock(slot).there = true);
         absent
@@ -349,6 +381,17 @@ impl BlobStore {
         id: UploadId,
         manifest: Manifest,
     ) -> Result<Arc<Upload>, StoreError> {
+        self.begin_watched_upload(id, manifest, None)
+    }
+
+    /// The same with somebody who sees each chunk: while it arrives, or, if it came before a restart, now.
+    /// One that goes on in this process keeps who watches it.
+    pub fn begin_watched_upload(
+        &self,
+        id: UploadId,
+        manifest: Manifest,
+        watch: Option<Arc<dyn Watch>>,
+    ) -> Result<Arc<Upload>, StoreError> {
         let _beginning = lock(&self.beginning);
         let dir = self.uploads_dir().join(&id.0);
         if let Some(upload) = self.upload(&id) {
@@ -367,7 +410,7 @@ impl BlobStore {
             }
             None => self.make_upload_dir(&dir, &manifest)?,
         }
-        let upload = Arc::new(Upload::open(id.clone(), manifest, dir)?);
+        let upload = Arc::new(Upload::open(id.clone(), manifest, dir, watch)?);
         if begun.is_some() {
             upload.look_at_file()?;
         }
@@ -376,14 +419,22 @@ impl BlobStore {
     }
 
     /// Goes on with an upload that was begun in this process or before, by its id alone; `None` if
-    /// there is none.
-    pub fn resume_upload(&self, id: &UploadId) -> Result<Option<Arc<Upload>>, StoreError> {
+    /// there is none. `watch` makes who watches it from then on, if it was begun before.
+    pub fn resume_upload(
+        &self,
+        id: &UploadId,
+        watch: impl FnOnce(&Manifest) -> Option<Arc<dyn Watch>>,
+    ) -> Result<Option<Arc<Upload>>, StoreError> {
         if let Some(upload) = self.upload(id) {
             return Ok(Some(upload));
         }
         let path = self.uploads_dir().join(&id.0).join("manifest.json");
         match read_manifest(&path)? {
-            Some(manifest) => self.begin_upload(id.clone(), manifest).map(Some),
+            Some(manifest) => {
+                let watch = watch(&manifest);
+                let begun = self.begin_watched_upload(id.clone(), manifest, watch);
+                begun.map(Some)
+            }
             None => Ok(None),
         }
     }

@@ -1,10 +1,13 @@
 //! Blobs and uploads: whole or not there, whatever happens in between.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use hansa_store::{
-    BlobStore, Bring, ChunkOutcome, DataDir, Manifest, StoreError, UploadId, hash_bytes,
+    BlobStore, Bring, ChunkOutcome, DataDir, Manifest, StoreError, UploadId, Watch, WatchChunk,
+    hash_bytes,
 };
 
 const CHUNK: u64 = 1000;
@@ -320,9 +323,10 @@ fn whoever_sends_wrong_bytes_beside_right_ones_or_too_late_spoils_nothing() {
     assert_eq!(right.left_bytes(), 0);
     assert!(matches!(right.finish(), Ok(ChunkOutcome::Stored)));
     assert_eq!(upload.missing(), [1, 2]);
-    wrong.write(&[7; 600]).unwrap();
-    assert!(matches!(wrong.finish(), Err(StoreError::ChunkMismatch(0))));
-    assert_eq!(upload.missing(), [1, 2], "what it wrote was written over");
+    for result in [wrong.write(&[7; 600]), wrong.finish().map(drop)] {
+        assert!(matches!(result, Err(StoreError::ChunkTakenOver(0))));
+    }
+    assert_eq!(upload.missing(), [1, 2]);
 
     let mut late = upload.chunk_writer(0).unwrap();
     for (index, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
@@ -331,7 +335,7 @@ fn whoever_sends_wrong_bytes_beside_right_ones_or_too_late_spoils_nothing() {
     // Before the right bytes of chunk 1 came, part of it was written by who then broke off.
     drop(broken_off);
     let blob = store.complete_upload(&upload).unwrap();
-    late.write(&[7; 1000]).unwrap();
+    assert!(late.write(&[7; 1000]).is_err());
     assert!(late.finish().is_err());
     blob.verify().unwrap();
 }
@@ -345,18 +349,30 @@ fn a_chunk_that_broke_off_goes_on_where_it_stopped_and_the_last_who_brings_it_wr
     let upload = store.begin_upload(id("u"), manifest).unwrap();
     let mut first = upload.chunk_writer(0).unwrap();
     first.write(&bytes[..300]).unwrap();
-    assert_eq!(upload.held_bytes(0).unwrap(), 0, "it may still go on");
-    drop(first);
+    // Its connection is dead, but nobody here has noticed.
     assert_eq!(upload.held_bytes(0).unwrap(), 300);
-    for from in [299, 301, 1000] {
+    for from in [301, 1000] {
         let refused = upload.chunk_writer_at(0, from);
         assert!(matches!(
             refused,
             Err(StoreError::WrongOffset { held: 300, .. })
         ));
     }
+    // What still came of it after the sender had asked is passed over.
+    first.write(&bytes[300..350]).unwrap();
     let mut second = upload.chunk_writer_at(0, 300).unwrap();
-    second.write(&bytes[300..700]).unwrap();
+    assert!(matches!(
+        first.write(&[7; 10]),
+        Err(StoreError::ChunkTakenOver(0))
+    ));
+    drop(first);
+    second.write(&bytes[300..340]).unwrap();
+    assert_eq!(upload.held_bytes(0).unwrap(), 350);
+    second.write(&bytes[340..700]).unwrap();
+    assert_eq!(
+        (second.left_bytes(), upload.held_bytes(0).unwrap()),
+        (300, 700)
+    );
     // Its connection seems to be dead; the chunk is sent again.
     let mut third = upload.chunk_writer(0).unwrap();
     third.write(&bytes[..500]).unwrap();
@@ -365,10 +381,104 @@ fn a_chunk_that_broke_off_goes_on_where_it_stopped_and_the_last_who_brings_it_wr
         Err(StoreError::ChunkTakenOver(0))
     ));
     drop(second);
-    assert_eq!(upload.held_bytes(0).unwrap(), 0, "the third has the chunk");
+    assert_eq!(
+        upload.held_bytes(0).unwrap(),
+        500,
+        "the third has the chunk"
+    );
     third.write(&bytes[500..]).unwrap();
     assert_eq!(third.finish().unwrap(), ChunkOutcome::Stored);
     assert_eq!(upload.held_bytes(0).unwrap(), 1000);
+    store.complete_upload(&upload).unwrap().verify().unwrap();
+}
+
+#[test]
+fn wrong_bytes_of_a_chunk_that_broke_off_are_not_gone_on_from_for_ever() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let bytes = content(1000);
+    let manifest = Manifest::of_bytes(&bytes, CHUNK).unwrap();
+    let upload = store.begin_upload(id("u"), manifest).unwrap();
+    upload.chunk_writer(0).unwrap().write(&[7; 300]).unwrap();
+    let mut second = upload.chunk_writer_at(0, 300).unwrap();
+    second.write(&bytes[300..]).unwrap();
+    assert!(matches!(second.finish(), Err(StoreError::ChunkMismatch(0))));
+    assert_eq!(upload.held_bytes(0).unwrap(), 0);
+    assert_eq!(upload.put_chunk(0, &bytes).unwrap(), ChunkOutcome::Stored);
+}
+
+/// Remembers the bytes of the chunks that were right, and how often each was.
+#[derive(Debug, Default)]
+struct Seen(Mutex<BTreeMap<u32, Vec<Vec<u8>>>>);
+
+#[derive(Debug)]
+struct SeenChunk(Arc<Seen>, u32, Vec<u8>);
+
+impl Watch for Seen {
+    fn chunk(self: Arc<Self>, index: u32, offset: u64) -> Box<dyn WatchChunk> {
+        assert_eq!(offset, u64::from(index) * CHUNK);
+        Box::new(SeenChunk(self, index, Vec::new()))
+    }
+}
+
+impl WatchChunk for SeenChunk {
+    fn push(&mut self, bytes: &[u8]) {
+        self.2.extend_from_slice(bytes);
+    }
+
+    fn finish(self: Box<Self>) {
+        let mut seen = self.0.0.lock().unwrap();
+        seen.entry(self.1).or_default().push(self.2);
+    }
+}
+
+#[test]
+fn who_watches_sees_every_right_chunk_once_whatever_else_comes() {
+    let home = Home::new();
+    let (data_dir, store) = home.open();
+    let bytes = content(2500);
+    let manifest = Manifest::of_bytes(&bytes, CHUNK).unwrap();
+    let expected: BTreeMap<u32, Vec<Vec<u8>>> = (0..)
+        .zip(bytes.chunks(CHUNK as usize))
+        .map(|(index, chunk)| (index, vec![chunk.to_vec()]))
+        .collect();
+    let seen = Arc::new(Seen::default());
+    let begin = |store: &BlobStore, seen: &Arc<Seen>| {
+        let watch: Arc<dyn Watch> = seen.clone();
+        let resumed = store.resume_upload(&id("u"), |_| Some(watch.clone()));
+        resumed.unwrap().unwrap_or_else(|| {
+            let begun = store.begin_watched_upload(id("u"), manifest.clone(), Some(watch));
+            begun.unwrap()
+        })
+    };
+    let upload = begin(&store, &seen);
+    assert!(Arc::ptr_eq(&upload.watch::<Seen>().unwrap(), &seen));
+    upload.put_chunk(2, &bytes[2000..]).unwrap();
+    upload.put_chunk(2, &bytes[2000..]).unwrap();
+    upload.put_chunk(1, &[7; 1000]).unwrap_err();
+    upload
+        .chunk_writer(1)
+        .unwrap()
+        .write(&bytes[1000..1600])
+        .unwrap();
+    let mut rest = upload.chunk_writer_at(1, 400).unwrap();
+    rest.write(&bytes[1400..2000]).unwrap();
+    rest.finish().unwrap();
+    upload
+        .chunk_writer(0)
+        .unwrap()
+        .write(&bytes[..900])
+        .unwrap();
+    drop((upload, store, data_dir));
+
+    // After a restart it is shown what is there, and then what still comes.
+    let (_data_dir, store) = home.open();
+    let after = Arc::new(Seen::default());
+    let upload = begin(&store, &after);
+    assert_eq!(*after.0.lock().unwrap(), *seen.0.lock().unwrap());
+    assert_eq!(upload.missing(), [0]);
+    upload.put_chunk(0, &bytes[..1000]).unwrap();
+    assert_eq!(*after.0.lock().unwrap(), expected);
     store.complete_upload(&upload).unwrap().verify().unwrap();
 }
 

@@ -20,6 +20,7 @@ const PURE: &[(&str, &[&str])] = &[
             "blake3",
             "bytemuck",
             "half",
+            "pulp",
             "serde",
             "serde_json",
             "thiserror",

@@ -140,8 +140,9 @@ async fn place_of(app: &SharedApp, id: Hash, payload: Hash) -> Result<Place, Ref
     }
     let shell = app.shell.clone();
     let find = move || -> Result<Option<Place>, StoreError> {
-        // After a restart: hashes what is there, to know what is missing.
-        if let Some(upload) = shell.store.resume_upload(&upload_id)? {
+        // After a restart: hashes what is there, to know what is missing, and shows it to the gate.
+        let watch = |manifest: &Manifest| gate::watch(&shell, manifest);
+        if let Some(upload) = shell.store.resume_upload(&upload_id, watch)? {
             return Ok(Some(Place::Upload(upload)));
         }
         match shell.store.open_blob(payload) {
@@ -309,11 +310,17 @@ async fn check(app: &SharedApp, id: Hash, payload: Hash) -> Result<Result<Norm, 
     });
     let shell = app.shell.clone();
     let work = move || {
-        let blob = match place {
-            Place::Upload(upload) => shell.store.complete_upload(&upload)?,
-            Place::Stored(blob) => blob,
+        let (blob, seen) = match place {
+            Place::Upload(upload) => {
+                let blob = shell.store.complete_upload(&upload)?;
+                (blob, upload.watch())
+            }
+            Place::Stored(blob) => (blob, None),
         };
-        gate::look_at(&blob, &shell.layout, shell.recipe.exchange.contribution)
+        let (layout, codec) = (&shell.layout, shell.recipe.exchange.contribution);
+        let judged = gate::judge(&blob, layout, codec, seen.as_deref())?;
+        tracing::debug!(%id, chunks_read = judged.chunks_read, "looked at a contribution");
+        Ok(judged.found)
     };
     let work = off_the_network(work);
     tokio::pin!(work);

@@ -233,10 +233,11 @@ async fn begin_upload(
 ) -> Result<(), Refused> {
     let shell = app.shell.clone();
     let begin = move || {
-        shell
+        let watch = gate::watch(&shell, &manifest);
+        let begun = shell
             .store
-            .begin_upload(UploadId::from(id), manifest)
-            .map(drop)
+            .begin_watched_upload(UploadId::from(id), manifest, watch);
+        begun.map(drop)
     };
     Ok(off_the_network(begin).await?)
 }

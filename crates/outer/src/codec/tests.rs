@@ -180,6 +180,23 @@ fn the_bytes_are_those_that_the_format_says() {
 }
 
 #[test]
+fn the_widest_vectors_give_the_bytes_that_the_narrowest_give() {
+    let values: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.7).sin() * 1e-3).collect();
+    for codec in [Codec::Bf16, Codec::Int8] {
+        let mut narrow = Vec::new();
+        for (number, values) in (0..).zip(values.chunks(BLOCK_ELEMENTS)) {
+            let mut bytes = vec![0; codec.bytes(values.len() as u64) as usize];
+            match codec {
+                Codec::Int8 => int8_block(&key().block(number), values, &mut bytes),
+                _ => bf16_block(&key().block(number), values, &mut bytes),
+            }
+            narrow.extend(bytes);
+        }
+        assert_eq!(encoded(codec, &values), narrow, "{codec}");
+    }
+}
+
+#[test]
 fn names_are_read_back() {
     for codec in Codec::ALL {
         assert_eq!(codec.name().parse(), Ok(codec));
