@@ -181,6 +181,9 @@ fn open_base(path: &Path) -> Result<(File, Header), EncodeError> {
     Ok((file, header))
 }
 
+/// A slice's base in the file, local weights, their difference, and that as it travels.
+type Slice<'a> = (((&'a [u8], &'a [f32]), &'a mut [f32]), &'a mut [u8]);
+
 #[derive(Default)]
 struct Buffers {
     base_bytes: Vec<u8>,
@@ -219,7 +222,8 @@ impl Buffers {
             .zip(self.delta.par_chunks_mut(SLICE_ELEMENTS))
             .zip(self.out_bytes.par_chunks_mut(out_slice))
             .enumerate();
-        let encode = |(number, (((base_bytes, local), delta), out))| {
+        let encode = |(number, parts): (usize, Slice<'_>)| {
+            let (((base_bytes, local), delta), out) = parts;
             let first = first + (number * SLICE_ELEMENTS) as u64;
             let mut values = [0.0; SLICE_ELEMENTS];
             let values = &mut values[..local.len()];
