@@ -80,9 +80,17 @@ fn what_cannot_be_measured_is_refused_with_what_can() {
 
 #[test]
 fn whole_exchanges_of_a_tiny_model_are_measured_step_by_step() {
+    for codec in ["bf16", "int8"] {
+        exchange(codec);
+    }
+}
+
+fn exchange(codec: &str) {
     let output = bench(
         "exchange",
-        &["--model", "tiny", "--sites", "3", "--runs", "2", "--json"],
+        &[
+            "--model", "tiny", "--sites", "3", "--runs", "2", "--codec", codec, "--json",
+        ],
     );
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");

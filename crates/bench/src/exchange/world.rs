@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use hansa_coordinator::{Scope, issue_token, replay_journal};
 use hansa_corpus::{BpeOptions, BuildOptions, HeldOut, Quiet, Tokenizer};
+use hansa_outer::Codec;
 use serde_json::Value;
 
 use super::ReplicaTask;
@@ -159,7 +160,9 @@ impl World {
 
     /// Bytes of a contribution's numbers.
     pub fn contribution_bytes(&self) -> u64 {
-        self.model_elements * width_of(&self.plan.codec)
+        // Checked where the recipe is read.
+        let codec = self.plan.codec.parse::<Codec>();
+        codec.map_or(0, |codec| codec.bytes(self.model_elements))
     }
 
     /// Bytes of a model's numbers.
