@@ -166,8 +166,8 @@ impl Queue {
     /// When a job of this width would start, as `sbatch --test-only` answers: when it fits, with
     /// running jobs at the end of their limits, plus the work that waits (limits in whole minutes) spread
     /// over the whole machine, in whole minutes. That is added even to a job that would fit now. No
-    /// backfilling; the job's own length does not enter. A Slurm 22.05 answered so, to the second, in
-    /// eleven of twelve questions; in the other it took two ends within a minute for one.
+    /// backfilling; the job's own length does not enter. Fitted to twelve answers of one Slurm 22.05, of
+    /// which it gives eleven to the second; in the other two ends within a minute were taken for one.
     #[must_use]
     pub fn test_only(&self, width: u32) -> Option<u64> {
         if width > self.width {
