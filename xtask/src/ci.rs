@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
-use crate::{set_by_cargo_run, setup, tidy, torch};
+use crate::{set_by_cargo_run, setup, slurm, tidy, torch};
 
 /// Endings of the names of test targets that `--fast` leaves out.
 const LEFT_OUT_OF_FAST: &[&str] = &["_e2e", "_slow"];
@@ -39,6 +39,8 @@ enum Action {
     Tidy,
     /// PyTorch for a test, by this script.
     Torch(PathBuf),
+    /// Slurm's daemons for tests, by this script.
+    Slurm(PathBuf),
 }
 
 struct Outcome {
@@ -86,6 +88,10 @@ fn full_steps() -> Vec<Step> {
         name: "pytorch for a test",
         action: Action::Torch(script),
     });
+    let slurm = slurm::installer().map(|script| Step {
+        name: "slurm for tests",
+        action: Action::Slurm(script),
+    });
     let mut steps = vec![
         format(),
         Step {
@@ -106,6 +112,7 @@ fn full_steps() -> Vec<Step> {
         },
     ];
     steps.extend(torch);
+    steps.extend(slurm);
     steps.push(command("tests", "cargo test --workspace --no-fail-fast"));
     steps
 }
@@ -197,6 +204,12 @@ fn run_steps(sh: &Shell, steps: &[Step]) -> Vec<Outcome> {
         let took = started.elapsed();
         let verdict = match (&step.action, result) {
             (_, Ok(())) => Verdict::Passed,
+            (Action::Slurm(_), Err(error)) => {
+                println!(
+                    "── Slurm cannot be installed, so NO test starts a real cluster: {error:#}"
+                );
+                Verdict::LeftOut
+            }
             (Action::Torch(_), Err(error)) => {
                 println!(
                     "── PyTorch cannot be installed, so the exported model is NOT compared with it: \
@@ -238,6 +251,7 @@ impl Action {
             ),
             Self::Tidy => "cargo xtask tidy".to_owned(),
             Self::Torch(script) => torch::lines(script).join(" && "),
+            Self::Slurm(script) => slurm::line(script),
         }
     }
 
@@ -253,6 +267,7 @@ impl Action {
             }
             Self::Tidy => tidy::run(sh),
             Self::Torch(script) => torch::install(sh, script),
+            Self::Slurm(script) => slurm::install(sh, script),
         }
     }
 }

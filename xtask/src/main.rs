@@ -6,6 +6,7 @@
 
 mod ci;
 mod setup;
+mod slurm;
 mod tidy;
 mod torch;
 

@@ -2,7 +2,7 @@
 //! the site once. Secrets never stand on a command line or in a log.
 
 use anyhow::{Context as _, bail};
-use hansa_transfer::{Endpoint, Fingerprint, Token, Trust};
+use hansa_transfer::{Endpoint, Fingerprint, Proxy, Route, Token, Trust};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -43,15 +43,32 @@ pub struct RemoteArguments {
     /// The coordinator's fingerprint, sha256:… [default: the one in the token file].
     #[arg(long, env = "HANSA_FINGERPRINT")]
     fingerprint: Option<String>,
+    /// A file that names the proxy to the coordinator and how to log in there, as `hansa site run` writes
+    /// it for its relay.
+    #[arg(long, env = "HANSA_PROXY_FILE", value_name = "FILE")]
+    proxy_file: Option<PathBuf>,
 }
 
 impl RemoteArguments {
+    /// The way that the arguments describe.
+    pub fn route(&self) -> Route {
+        let proxy = match &self.proxy_file {
+            Some(file) => Proxy::File(file.clone()),
+            None => Proxy::FromEnvironment,
+        };
+        Route {
+            proxy,
+            ..Route::default()
+        }
+    }
+
     /// The endpoint that the arguments describe.
     pub fn endpoint(self) -> anyhow::Result<Endpoint> {
         let Self {
             coordinator,
             token_file,
             fingerprint,
+            proxy_file: _,
         } = self;
         let (Some(coordinator), Some(token_file)) = (coordinator, token_file) else {
             bail!(

@@ -55,7 +55,7 @@ enum Command {
     /// Pause a run, let it go on, or end it early.
     #[command(subcommand)]
     Run(run::Command),
-    /// Send a site's replicas away, or let them come back.
+    /// Run a site's jobs, see whether it is fit for a campaign, or send its replicas away.
     #[command(subcommand)]
     Site(site::Command),
     /// Show each site's queue: probes, jobs, decisions and why; or give an order to one.
@@ -95,7 +95,12 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         Some(hansa_session::Error::Away { .. } | hansa_session::Error::Unreachable { .. }) => {
             ExitCode::from(TRY_LATER)
         }
-        _ => ExitCode::FAILURE,
+        _ => match error.downcast_ref() {
+            Some(hansa_site::SiteError::Away | hansa_site::SiteError::Busy { .. }) => {
+                ExitCode::from(TRY_LATER)
+            }
+            _ => ExitCode::FAILURE,
+        },
     }
 }
 

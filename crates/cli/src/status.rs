@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use hansa_coordinator::replay_journal;
 use hansa_store::DataDir;
-use hansa_transfer::{Client, Endpoint};
+use hansa_transfer::{Client, Endpoint, Route};
 use hansa_wire::http::{Client as Caller, path};
 use hansa_wire::status::{ReplicaStatus, Status};
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,10 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let status = match arguments.data {
         // The environment may name a coordinator for `hansa train`; what was asked for wins.
         Some(data) => status_in(&data).await?,
-        None => ask(&arguments.remote.endpoint()?).await?,
+        None => {
+            let route = arguments.remote.route();
+            ask(&route, &arguments.remote.endpoint()?).await?
+        }
     };
     if arguments.json {
         return ui::print_json(&status);
@@ -114,7 +117,7 @@ async fn status_in(data: &Path) -> anyhow::Result<Status> {
 
 /// The status of the run in a data directory, from the coordinator that serves it.
 pub async fn fetch(listening: &Listening, data: &Path) -> anyhow::Result<Status> {
-    ask(&operator_endpoint(listening, data)?).await
+    ask(&Route::default(), &operator_endpoint(listening, data)?).await
 }
 
 /// The coordinator of a data directory on this machine, with its operator's credentials.
@@ -125,16 +128,20 @@ pub fn operator_endpoint(listening: &Listening, data: &Path) -> anyhow::Result<E
 
 /// A client that says it is a tool.
 pub fn tool(endpoint: &Endpoint) -> anyhow::Result<Client> {
+    tool_over(&Route::default(), endpoint)
+}
+
+fn tool_over(route: &Route, endpoint: &Endpoint) -> anyhow::Result<Client> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let caller = Caller {
         name: "hansa".to_owned(),
         version,
     };
-    Ok(Client::with_headers(endpoint, &caller.headers())?)
+    Ok(Client::over(route, endpoint, &caller.headers())?)
 }
 
-async fn ask(endpoint: &Endpoint) -> anyhow::Result<Status> {
-    Ok(tool(endpoint)?
+async fn ask(route: &Route, endpoint: &Endpoint) -> anyhow::Result<Status> {
+    Ok(tool_over(route, endpoint)?
         .get_json(path::STATUS, ANSWER_WITHIN)
         .await?)
 }

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Args;
 use hansa_base::{ReplicaId, ReplicaName, SiteName};
 use hansa_session::{EventSink, LinkOptions, Options, Session, SessionEvent};
-use hansa_transfer::HttpVersion;
+use hansa_transfer::{HttpVersion, Proxy};
 use indicatif::ProgressBar;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,6 +43,10 @@ pub struct Arguments {
     /// A folder that replicas of this site share, so that each model travels to the site once.
     #[arg(long)]
     cache: Option<PathBuf>,
+    /// A file that names the proxy to the coordinator and how to log in there, as `hansa site run` writes it
+    /// for its relay; it is read anew for each connection.
+    #[arg(long, env = "HANSA_PROXY_FILE", value_name = "FILE")]
+    proxy_file: Option<PathBuf>,
     /// Speak HTTP/2, where a proxy or a firewall likes that better than HTTP/1.1.
     #[arg(long, hide_short_help = true)]
     http2: bool,
@@ -78,6 +82,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         cache: arguments.cache,
         ..LinkOptions::default()
     };
+    if let Some(file) = arguments.proxy_file {
+        options.link.route.proxy = Proxy::File(file);
+    }
     if arguments.http2 {
         options.link.route.http = HttpVersion::Two;
     }

@@ -1,4 +1,4 @@
-//! A network to order, for tests and experiments.
+//! A network to order, and a batch system, for tests and experiments.
 //!
 //! ```text
 //! client ──TCP──► ShapingProxy ──TCP──► server
@@ -10,6 +10,8 @@
 //! program of Hansa's needs.
 
 mod proxy;
+mod slurm;
 mod wire;
 
 pub use proxy::{Counts, Shape, ShapingProxy, Way};
+pub use slurm::SlurmCluster;

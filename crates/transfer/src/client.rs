@@ -4,15 +4,16 @@
 //! transfer has one of its own.
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response, Url};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-use crate::endpoint::{Endpoint, Trust};
+use crate::endpoint::{Endpoint, Token, Trust};
 use crate::error::{ErrorBody, TransferError};
 use crate::pinning;
 
@@ -53,6 +54,47 @@ pub enum Proxy {
     FromEnvironment,
     /// This one, whatever the server: `http://host:port`, perhaps with user and password.
     Url(String),
+    /// What this file says when a connection is made ([`ProxyFile`]): a site's relay may move to another
+    /// machine while a job runs.
+    File(PathBuf),
+}
+
+/// A proxy and how to log in there, as a file: secrets stay off command lines and out of the environment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProxyFile {
+    /// `http://host:port`.
+    pub url: String,
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: Token,
+}
+
+impl ProxyFile {
+    /// Reads a file; its lines are in no message.
+    ///
+    /// # Errors
+    /// If it cannot be read or says something else.
+    pub fn read(path: &Path) -> Result<Self, TransferError> {
+        let bad = |why: &str| TransferError::ProxyFile {
+            path: path.to_owned(),
+            why: why.to_owned(),
+        };
+        let bytes = std::fs::read(path).map_err(|error| bad(&error.to_string()))?;
+        let file: Self = serde_json::from_slice(&bytes)
+            .map_err(|_| bad("expected JSON with url, user and password"))?;
+        file.login().ok_or_else(|| bad("its url is none"))?;
+        Ok(file)
+    }
+
+    /// The URL with user and password in it.
+    fn login(&self) -> Option<Url> {
+        let mut url = Url::parse(&self.url).ok()?;
+        url.set_username(&self.user).ok()?;
+        url.set_password(Some(self.password.as_str())).ok()?;
+        Some(url)
+    }
 }
 
 /// A client of one server. Cheap to clone; clones share connections.
@@ -141,6 +183,14 @@ impl Client {
             Proxy::Url(url) => {
                 let proxy = reqwest::Proxy::all(url);
                 Some(proxy.map_err(|error| TransferError::SetUp(error.to_string()))?)
+            }
+            Proxy::File(path) => {
+                // A mistake shows now, and not as a connection that leads nowhere.
+                ProxyFile::read(path)?;
+                let path = path.clone();
+                Some(reqwest::Proxy::custom(move |_| {
+                    ProxyFile::read(&path).ok()?.login()
+                }))
             }
         };
         let recipe = ConnectionRecipe {
@@ -344,7 +394,7 @@ fn check_endpoint(endpoint: &Endpoint) -> Result<bool, TransferError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::endpoint::{Fingerprint, Token};
+    use crate::endpoint::Fingerprint;
 
     fn check(base_url: &str, trust: Trust) -> Result<bool, TransferError> {
         check_endpoint(&Endpoint {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// SHA-256 of a certificate's DER bytes; as text `sha256:` and 64 hexadecimal digits.
@@ -50,7 +51,8 @@ impl FromStr for Fingerprint {
 }
 
 /// A bearer token. `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Token(String);
 
 impl Token {

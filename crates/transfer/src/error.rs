@@ -99,6 +99,17 @@ pub enum TransferError {
         /// The innermost reason.
         why: String,
     },
+    /// The file that names the proxy cannot be used.
+    #[error(
+        "the proxy file {} cannot be used ({why}); `hansa site run` writes it while its relay runs",
+        path.display()
+    )]
+    ProxyFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The proxy does not let the connection through.
     #[error(
         "the proxy on the way to {url} opens no tunnel ({why}); ask whoever runs it to allow this host and \

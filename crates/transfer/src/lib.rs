@@ -40,7 +40,7 @@ pub mod tls;
 mod upload;
 
 pub use bucket::Bandwidth;
-pub use client::{Client, HttpVersion, Proxy, Route};
+pub use client::{Client, HttpVersion, Proxy, ProxyFile, Route};
 pub use download::{Downloaded, download};
 pub use endpoint::{Endpoint, Fingerprint, ParseFingerprintError, Token, Trust};
 pub use error::{ErrorBody, ErrorDetail, TransferError};

@@ -21,6 +21,7 @@ const ORDER: &[&str] = &[
     "slurm",
     "coordinator",
     "session",
+    "site",
     "agent",
     "bench",
     "cli",

@@ -138,6 +138,13 @@ impl Place {
         Process::start(self.command(line), line)
     }
 
+    /// The same with variables of the environment.
+    pub fn start_with(&self, variables: &[(&str, &str)], line: &str) -> Process {
+        let mut command = self.command(line);
+        command.envs(variables.iter().copied());
+        Process::start(command, line)
+    }
+
     /// Runs `hansa LINE`, which must succeed, and returns its stdout.
     pub fn do_it(&self, line: &str) -> String {
         let end = self.start(line).end();

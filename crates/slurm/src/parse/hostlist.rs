@@ -1,5 +1,5 @@
-//! Slurm's short form of node names: `nid[005000-005003,005007],login1`. It is counted, never
-//! expanded: a list of a million nodes costs no more than its text.
+//! Slurm's short form of node names: `nid[005000-005003,005007],login1`. It is counted, and expanded
+//! only as far as somebody asks for: a list of a million nodes costs no more than its text.
 
 use super::text::digits;
 use super::tres::Nodes;
@@ -20,6 +20,41 @@ impl NodeList {
         let text = text.to_owned();
         Self { text, count }
     }
+
+    /// The first names, at most `names_max`; `None` if the text is not well formed.
+    #[must_use]
+    pub fn expand(&self, names_max: usize) -> Option<Vec<String>> {
+        self.count?;
+        let mut all = Vec::new();
+        for name in names(&self.text)? {
+            let room = names_max - all.len();
+            all.extend(expand_one(name, room)?);
+        }
+        Some(all)
+    }
+}
+
+/// The names of one part, which is well formed, at most `room`.
+fn expand_one(name: &str, room: usize) -> Option<Vec<String>> {
+    let Some((before, rest)) = name.split_once('[') else {
+        return Some(vec![name.to_owned()].into_iter().take(room).collect());
+    };
+    let (ranges, after) = rest.split_once(']')?;
+    let tails = expand_one(after, room)?;
+    let mut all = Vec::new();
+    for range in ranges.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let width = first.len();
+        for number in digits::<u32>(first)?..=digits(last)? {
+            if all.len() >= room {
+                return Some(all);
+            }
+            let left = room - all.len();
+            let head = format!("{before}{number:0width$}");
+            all.extend(tails.iter().take(left).map(|tail| format!("{head}{tail}")));
+        }
+    }
+    Some(all)
 }
 
 fn count(text: &str) -> Option<u32> {
@@ -78,6 +113,32 @@ fn count_one(mut name: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_are_expanded_as_far_as_asked() {
+        let expand = |text: &str, most| NodeList::new(text, true).expand(most);
+        let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
+        let list = "nid[005000-005001,005007],login1,x[1-2]c[0-1]";
+        let all = [
+            "nid005000",
+            "nid005001",
+            "nid005007",
+            "login1",
+            "x1c0",
+            "x1c1",
+            "x2c0",
+            "x2c1",
+        ];
+        assert_eq!(expand(list, 100), names(&all));
+        assert_eq!(expand(list, 5), names(&all[..5]));
+        assert_eq!(expand("n[0-4294967294]", 2), names(&["n0", "n1"]));
+        assert_eq!(expand("n[a]", 2), None);
+        assert_eq!(
+            NodeList::new("n[1-2]", false).expand(2),
+            None,
+            "it may be cut"
+        );
+    }
 
     #[test]
     fn nodes_are_counted() {

@@ -17,6 +17,7 @@ use hansa_train::{ModelConfig, TrainError};
 use serde::{Deserialize, Serialize};
 
 pub use error::{RecipeError, UnknownKey};
+pub use locate::{keys_of, line_of, place_of, unknown_key};
 use sections::seconds;
 pub use sections::{
     CheckpointSection, CorpusSection, EndSection, EvaluationSection, ExchangeSection, InnerSection,
@@ -79,7 +80,7 @@ impl Recipe {
         let mut unknown = Vec::new();
         let deserializer = toml::Deserializer::parse(text).map_err(syntax)?;
         let parsed: Result<Self, _> = serde_ignored::deserialize(deserializer, |key| {
-            unknown.push(unknown_key(text, &key.to_string()));
+            unknown.push(unknown_key(text, &key.to_string(), &known_keys()));
         });
         // A misspelt key often leaves another missing: name the misspelt one.
         if !unknown.is_empty() {
@@ -401,30 +402,6 @@ impl Recipe {
 /// What must hold, the key that it is about, and what is wrong if it does not.
 type Rule = (bool, &'static str, &'static str);
 
-fn unknown_key(text: &str, key: &str) -> UnknownKey {
-    // Members of a same-named table come as `table.key`, a top-level one as `key`.
-    let known = known_keys();
-    let distance = |candidate: &String| {
-        let whole = strsim::damerau_levenshtein(candidate, key);
-        // The right name in the wrong table is near, too.
-        let (last, wanted) = (last_part(candidate), last_part(key));
-        let name = strsim::damerau_levenshtein(last, wanted);
-        (name.min(whole), whole)
-    };
-    let near = known
-        .into_iter()
-        .min_by_key(|candidate| distance(candidate));
-    UnknownKey {
-        key: key.to_owned(),
-        line: locate::line_of(text, key),
-        near: near.filter(|candidate| distance(candidate).0 <= last_part(key).len() / 3 + 1),
-    }
-}
-
-fn last_part(key: &str) -> &str {
-    key.rsplit('.').next().unwrap_or(key)
-}
-
 /// Every key that a recipe can have, as `table.key` or `key`, drawn from a recipe that has them all.
 fn known_keys() -> Vec<String> {
     let mut recipe: Recipe = match toml::from_str(EVERY_TABLE) {
@@ -438,14 +415,7 @@ fn known_keys() -> Vec<String> {
     let Ok(table) = toml::Table::try_from(&recipe) else {
         return Vec::new();
     };
-    let mut keys = Vec::new();
-    for (name, value) in &table {
-        keys.push(name.clone());
-        if let toml::Value::Table(members) = value {
-            keys.extend(members.keys().map(|key| format!("{name}.{key}")));
-        }
-    }
-    keys
+    keys_of(&table)
 }
 
 const EVERY_TABLE: &str = r#"

@@ -1,0 +1,239 @@
+//! Files and programs where jobs will want them.
+
+use hansa_corpus::Manifest;
+
+use super::Findings;
+use super::network::Run;
+use crate::commands::{Slurm, first_number};
+use crate::profile::Profile;
+use crate::runner::Printed;
+use crate::shell::{join, quote};
+
+pub(super) fn token_file(findings: &mut Findings, profile: &Profile) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = &profile.coordinator.token_file;
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.permissions().mode() & 0o077 != 0 => {
+            let advice = format!("chmod 600 {}", path.display());
+            findings.warn("token file", "others may read it", advice);
+        }
+        Ok(_) => findings.good("token file", "readable by you alone"),
+        Err(error) => findings.bad(
+            "token file",
+            format!("{}: {error}", path.display()),
+            "copy it from the coordinator's machine: `hansa token add SITE`",
+        ),
+    }
+}
+
+pub(super) async fn folders(findings: &mut Findings, slurm: &Slurm, profile: &Profile) {
+    let script = &profile.script;
+    let mut folders = vec![
+        ("state folder", &script.state),
+        ("log folder", &script.logs),
+    ];
+    folders.extend(script.cache.iter().map(|cache| ("cache folder", cache)));
+    for (what, folder) in folders {
+        let folder = folder.to_string_lossy();
+        let dir = quote(&folder);
+        // Made if need be, as the first job would; the file goes again.
+        let line =
+            format!("mkdir -p -- {dir} && f=$(mktemp {dir}/.hansa-check-XXXXXX) && rm -- \"$f\"");
+        match said(slurm.shell(&line).await) {
+            Ok(_) => findings.good(what, &folder),
+            Err(text) => findings.bad(
+                what,
+                text,
+                "it must be writable: correct [script] in the profile",
+            ),
+        }
+    }
+    let scratch = profile.checks.scratch.as_ref().unwrap_or(&script.state);
+    let scratch = scratch.to_string_lossy();
+    space(findings, slurm, profile, &scratch).await;
+    inodes(findings, slurm, profile, &scratch).await;
+    if let Some(days) = profile.checks.purge_days {
+        purge(findings, slurm, profile, days).await;
+    }
+}
+
+async fn space(findings: &mut Findings, slurm: &Slurm, profile: &Profile, scratch: &str) {
+    let least = profile.checks.free_gib_min;
+    let line = format!("df -Pk -- {} | awk 'NR==2 {{ print $4 }}'", quote(scratch));
+    let free = said(slurm.shell(&line).await)
+        .ok()
+        .and_then(|text| first_number(&text));
+    match free.map(|kib| kib / 1_048_576.0) {
+        None => findings.warn(
+            "space",
+            format!("df says nothing of {scratch}"),
+            "set checks.scratch",
+        ),
+        Some(gib) if gib < least as f64 => findings.bad(
+            "space",
+            format!("{gib:.1} GiB free at {scratch}"),
+            format!("checks.free_gib_min is {least}: make room, or ask for more"),
+        ),
+        Some(gib) => findings.good("space", format!("{gib:.0} GiB free")),
+    }
+}
+
+/// Files that may still be made: of the filesystem, and of the user's quota where Lustre tells.
+async fn inodes(findings: &mut Findings, slurm: &Slurm, profile: &Profile, scratch: &str) {
+    let least = profile.checks.free_inodes_min as f64;
+    let dir = quote(scratch);
+    let line = format!("df -Pi -- {dir} | awk 'NR==2 {{ print $4 }}'");
+    let free = said(slurm.shell(&line).await)
+        .ok()
+        .and_then(|text| first_number(&text));
+    // Columns of `lfs quota`: path, KiB used, soft, hard, grace, files used, soft, hard, grace.
+    let line = format!(
+        "command -v lfs >/dev/null && lfs quota -q -u \"$(id -un)\" {dir} | tr -d '*' | \
+         awk 'NF>=8 && $8>0 {{ print $8-$6 }}'"
+    );
+    let quota = said(slurm.shell(&line).await)
+        .ok()
+        .and_then(|text| first_number(&text));
+    let advice = format!("checks.free_inodes_min is {least}: delete old files, or ask for more");
+    match (free, quota) {
+        (_, Some(left)) if left < least => {
+            findings.bad("files", format!("{left} more within the quota"), advice);
+        }
+        (Some(left), _) if left < least && left > 0.0 => {
+            findings.bad("files", format!("{left} more at {scratch}"), advice);
+        }
+        (_, Some(left)) => findings.good("files", format!("{left} more within the quota")),
+        (Some(left), None) => findings.good("files", format!("{left} more")),
+        (None, None) => findings.skip("files", "the filesystem does not say how many it has left"),
+    }
+}
+
+async fn purge(findings: &mut Findings, slurm: &Slurm, profile: &Profile, days: u64) {
+    let corpus = profile.script.corpus.to_string_lossy();
+    // A week before it is too late.
+    let old = days.saturating_sub(7);
+    let line = format!("find {} -type f -atime +{old} | head -n 1", quote(&corpus));
+    match said(slurm.shell(&line).await) {
+        Ok(text) if text.is_empty() => {
+            findings.good("purge", format!("nothing is older than {old} days"))
+        }
+        Ok(text) => findings.warn(
+            "purge",
+            format!("{text} was not used for {old} days, and goes after {days}"),
+            "read it once (`hansa corpus verify`), or keep the corpus elsewhere",
+        ),
+        Err(text) => findings.skip("purge", text),
+    }
+}
+
+pub(super) async fn corpus(
+    findings: &mut Findings,
+    slurm: &Slurm,
+    profile: &Profile,
+    run: Option<&Run>,
+) {
+    let what = "corpus";
+    let dir = profile.script.corpus.to_string_lossy();
+    let line = join(["cat", "--", &format!("{dir}/manifest.json")]);
+    let text = match said(slurm.shell(&line).await) {
+        Ok(text) => text,
+        Err(text) => {
+            let advice = "copy the corpus directory there, and set script.corpus";
+            return findings.bad(what, text, advice);
+        }
+    };
+    let manifest = match Manifest::parse(text.as_bytes(), &profile.script.corpus) {
+        Ok(manifest) => manifest,
+        Err(error) => return findings.bad(what, error, "copy the corpus directory again"),
+    };
+    let missing = missing(slurm, &dir, &manifest).await;
+    if !missing.is_empty() {
+        let found = format!("missing or of another size: {missing}");
+        return findings.bad(what, found, "copy these again, then `hansa corpus verify`");
+    }
+    let windows = manifest.train.windows;
+    let Some(answer) = run.and_then(|run| run.answer.as_ref()) else {
+        let found = format!("{windows} windows; not compared, the coordinator does not answer");
+        return findings.warn(what, found, "check again once it does");
+    };
+    let (recipe, digest) = answer;
+    match recipe.digest_fields(&manifest) {
+        Ok(here) if here == *digest => {
+            findings.good(
+                what,
+                format!("{windows} windows, the run's; `hansa corpus verify` hashes them"),
+            );
+        }
+        Ok(_) => findings.bad(
+            what,
+            "another corpus than the run's",
+            "copy the run's corpus",
+        ),
+        Err(error) => findings.bad(what, error, "copy the run's corpus"),
+    }
+}
+
+/// Files of the corpus that are not there as the manifest says, by size.
+async fn missing(slurm: &Slurm, dir: &str, manifest: &Manifest) -> String {
+    let shards = manifest
+        .train
+        .shards
+        .iter()
+        .chain(&manifest.held_out.shards);
+    let names: Vec<&str> = shards.map(|shard| shard.file.as_str()).collect();
+    let quoted = join(names.iter().copied());
+    let line = format!(
+        "cd {} && for f in {quoted}; do [ -s \"$f\" ] || echo \"$f\"; done",
+        quote(dir)
+    );
+    match said(slurm.shell(&line).await) {
+        Ok(text) => text
+            .split_whitespace()
+            .take(5)
+            .collect::<Vec<_>>()
+            .join(", "),
+        Err(text) => text,
+    }
+}
+
+/// The binary, in its modules or container, as a job would start it.
+pub(super) async fn programs(findings: &mut Findings, slurm: &Slurm, profile: &Profile) {
+    let script = &profile.script;
+    if !script.modules.is_empty() {
+        let line = format!(
+            "module load {}",
+            join(script.modules.iter().map(String::as_str))
+        );
+        match said(slurm.shell(&join(["bash", "-lc", &line])).await) {
+            Ok(_) => findings.good("modules", script.modules.join(", ")),
+            Err(text) => findings.bad("modules", text, "`module avail` shows what there is"),
+        }
+    }
+    let mut words: Vec<String> = script.container.iter().cloned().collect();
+    words.push(quote(&script.hansa));
+    let line = format!("{} --version", words.join(" "));
+    let what = match script.container {
+        Some(_) => "container",
+        None => "hansa",
+    };
+    match said(slurm.shell(&line).await) {
+        Ok(text) => findings.good(what, text),
+        Err(text) => findings.bad(
+            what,
+            text,
+            "copy the binary to the site and set script.hansa to its path",
+        ),
+    }
+}
+
+/// What a command printed if it succeeded, else its complaint.
+pub(super) fn said(printed: Result<Printed, crate::runner::RunError>) -> Result<String, String> {
+    match printed {
+        Ok(printed) if printed.succeeded() => Ok(printed.text()),
+        Ok(printed) => Err(match printed.both() {
+            text if text.is_empty() => format!("exit code {:?}", printed.code.unwrap_or(-1)),
+            text => text,
+        }),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,34 @@
+//! What runs on a site's login node and touches Slurm.
+//!
+//! ```text
+//!   profile ──► script ──► sbatch          one intent, one job, whatever is killed when
+//!        │                   │
+//!        └──► collector      └──► squeue, sacct ──► spool ──► coordinator
+//! ```
+//!
+//! Facts go up, orders come down; what to submit is decided at the coordinator. Never here: that
+//! decision, root, cron, a port to the outside.
+
+pub mod check;
+mod collector;
+mod commands;
+pub mod convert;
+mod error;
+mod executor;
+mod follower;
+mod link;
+mod memory;
+mod pace;
+pub mod profile;
+pub mod rehearse;
+mod relay;
+mod runner;
+pub mod script;
+mod service;
+pub mod shell;
+mod spool;
+
+pub use error::SiteError;
+pub use profile::{Profile, ProfileError, default_home};
+pub use relay::Relay;
+pub use service::{Note, Notes, Options, run};

@@ -1,0 +1,209 @@
+//! The one call to the coordinator, and what it allows: an order may be executed only while the site's
+//! lease is surely alive by our own clock.
+
+use std::time::{Duration, Instant};
+
+use hansa_base::SiteName;
+use hansa_queue::{LeaseNo, Line, Order, RunNews, SiteProfile, SyncReply, SyncRequest};
+use hansa_transfer::{Client, TransferError};
+use hansa_wire::Wire as _;
+use hansa_wire::queue::SYNC;
+
+use crate::error::SiteError;
+use crate::spool::Spool;
+
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// Between calls that have something to tell.
+const GAP: Duration = Duration::from_millis(500);
+const AWAY_FIRST: Duration = Duration::from_secs(1);
+const AWAY_LONGEST: Duration = Duration::from_secs(30);
+
+/// The headers of a site process's calls.
+pub(crate) fn caller() -> [(&'static str, String); 3] {
+    let caller = hansa_wire::http::Client {
+        name: "hansa".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    caller.headers()
+}
+
+/// What came of a call.
+#[derive(Debug)]
+pub enum Synced {
+    /// Orders are fresh.
+    Answered,
+    /// The coordinator is away; in words, if it was there before.
+    Away(Option<String>),
+    /// Another process has the lease.
+    Busy(String),
+}
+
+/// The way to the coordinator.
+pub struct Link {
+    client: Client,
+    site: SiteName,
+    holder: Line,
+    profile: Option<SiteProfile>,
+    take_over: bool,
+    lease: Option<LeaseNo>,
+    alive_until: Instant,
+    called: Instant,
+    next: Instant,
+    failures: u32,
+    orders: Vec<Order>,
+    news: Option<RunNews>,
+}
+
+impl Link {
+    /// A link that has not called yet.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        site: SiteName,
+        holder: &str,
+        profile: SiteProfile,
+        take_over: bool,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            client,
+            site,
+            holder: Line::new(holder),
+            profile: Some(profile),
+            take_over,
+            lease: None,
+            alive_until: now,
+            called: now,
+            next: now,
+            failures: 0,
+            orders: Vec::new(),
+            news: None,
+        }
+    }
+
+    /// What to do, as last answered; nothing once the lease may have lapsed.
+    #[must_use]
+    pub fn orders(&self) -> &[Order] {
+        match self.holds_lease() {
+            true => &self.orders,
+            false => &[],
+        }
+    }
+
+    /// How the run stands, if it is known.
+    #[must_use]
+    pub fn news(&self) -> Option<&RunNews> {
+        self.news.as_ref()
+    }
+
+    /// Whether we are surely the only one who acts for the site.
+    #[must_use]
+    pub fn holds_lease(&self) -> bool {
+        self.lease.is_some() && Instant::now() < self.alive_until
+    }
+
+    /// How long until the next call is due; sooner if there is something to tell.
+    #[must_use]
+    pub fn due_in(&self, something_to_tell: bool) -> Duration {
+        let due = match something_to_tell && self.failures == 0 {
+            true => self.next.min(self.called + GAP),
+            false => self.next,
+        };
+        due.saturating_duration_since(Instant::now())
+    }
+
+    /// Calls: tells what lies in the spool, and hears what to do. The first call tells nothing: it may
+    /// turn out that the coordinator serves another run.
+    ///
+    /// # Errors
+    /// What no later call can mend: a wrong token, a wrong certificate, another version.
+    pub async fn sync(&mut self, spool: &mut Spool, leave: bool) -> Result<Synced, SiteError> {
+        let reports = match self.news {
+            Some(_) => spool.batch()?,
+            None => Vec::new(),
+        };
+        let request = SyncRequest {
+            site: self.site.clone(),
+            holder: self.holder.clone(),
+            lease: self.lease,
+            take_over: self.take_over,
+            leave,
+            profile: self.profile.clone(),
+            spool: Line::new(spool.id()),
+            reports,
+        };
+        let sent_at = Instant::now();
+        self.called = sent_at;
+        let answer = self
+            .client
+            .post_json::<_, <SyncReply as hansa_wire::Wire>::Json>(
+                SYNC,
+                &request.to_json(),
+                ANSWER_WITHIN,
+            )
+            .await;
+        let url = || format!("{}{SYNC}", self.client.base_url());
+        let answer = answer.and_then(|json| {
+            SyncReply::from_json(json).map_err(|error| TransferError::BadAnswer {
+                url: url(),
+                why: error.to_string(),
+            })
+        });
+        match answer {
+            Ok(reply) => self.heard(reply, sent_at, spool),
+            Err(error) => self.refused(error),
+        }
+    }
+
+    fn heard(
+        &mut self,
+        reply: SyncReply,
+        sent_at: Instant,
+        spool: &mut Spool,
+    ) -> Result<Synced, SiteError> {
+        if self.news.is_some() {
+            spool.accepted(reply.accepted_through)?;
+        }
+        self.lease = Some(reply.lease);
+        self.take_over = false;
+        self.profile = None;
+        self.failures = 0;
+        // A sixth of it is for what has been begun, and for clocks that run at another pace.
+        let ttl = Duration::from_millis(reply.lease_ttl_ms);
+        self.alive_until = sent_at + ttl - ttl / 6;
+        self.next = Instant::now() + Duration::from_millis(reply.next_sync_ms.clamp(200, 60_000));
+        self.orders = reply.orders;
+        self.news = Some(reply.news);
+        Ok(Synced::Answered)
+    }
+
+    fn refused(&mut self, error: TransferError) -> Result<Synced, SiteError> {
+        let away = |failures: u32| (AWAY_FIRST * (1 << failures.min(6))).min(AWAY_LONGEST);
+        match error.refusal_code() {
+            Some("fenced") => {
+                self.lease = None;
+                self.alive_until = Instant::now();
+                self.next = Instant::now();
+                return Ok(Synced::Away(None));
+            }
+            Some("busy") => {
+                self.lease = None;
+                self.alive_until = Instant::now();
+                self.next = Instant::now() + AWAY_LONGEST;
+                let message = match error {
+                    TransferError::Refused { message, .. } => message,
+                    other => other.to_string(),
+                };
+                return Ok(Synced::Busy(message));
+            }
+            _ => {}
+        }
+        if !error.is_transient() {
+            return Err(error.into());
+        }
+        self.next = Instant::now() + away(self.failures);
+        self.failures = self.failures.saturating_add(1);
+        let first = self.failures == 1;
+        Ok(Synced::Away(first.then(|| error.to_string())))
+    }
+}

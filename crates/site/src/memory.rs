@@ -1,0 +1,201 @@
+//! What became of each intent at this site: durable before anything is done, and never forgotten while an
+//! order could come again.
+//!
+//! An intent goes one way: known → attempted → submitted or refused → over. Whoever finds an attempt
+//! without an outcome looks for the job before anything else.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hansa_base::MonoMs;
+use serde::{Deserialize, Serialize};
+
+use crate::error::SiteError;
+
+/// Ended intents that are kept: orders about older ones do not come any more.
+const ENDED_MAX: usize = 2000;
+
+/// One intent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// The job's name.
+    pub name: String,
+    /// When `sbatch` was about to be called, by the wall clock in seconds; the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempted_at: Option<i64>,
+    /// The job, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Why there is none and will be none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// The job has ended, and that was reported.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over: bool,
+    /// How often it went back to the queue.
+    #[serde(default)]
+    pub restarts: u32,
+    /// It was seen running.
+    #[serde(skip)]
+    pub ran: bool,
+    /// When this process first knew that an attempt may be under way, by its own clock: its predecessor's
+    /// clock means nothing.
+    #[serde(skip)]
+    pub suspected_at: Option<MonoMs>,
+    /// When its job was last looked for, by this process's clock.
+    #[serde(skip)]
+    pub searched_at: Option<MonoMs>,
+    /// The state that was reported last.
+    #[serde(skip)]
+    pub reported: Option<String>,
+    /// When the job was last seen, by this process's clock.
+    #[serde(skip)]
+    pub seen_at: Option<MonoMs>,
+}
+
+impl Trace {
+    /// Whether it is known what became of the submission.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        self.job.is_some() || self.refused.is_some()
+    }
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Content {
+    run: String,
+    intents: BTreeMap<u64, Trace>,
+}
+
+/// All intents of a run at this site.
+pub struct Memory {
+    path: PathBuf,
+    content: Content,
+}
+
+impl Memory {
+    /// Reads what a home remembers; empty if it is a new one.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or holds something else.
+    pub fn open(home: &Path) -> Result<Self, SiteError> {
+        let path = home.join("intents.json");
+        let content = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| SiteError::Broken {
+                path: path.clone(),
+                why: error.to_string(),
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Content::default(),
+            Err(error) => return Err(SiteError::io("read", &path)(error)),
+        };
+        Ok(Self { path, content })
+    }
+
+    /// The run's identity; empty before the coordinator was first reached.
+    #[must_use]
+    pub fn run(&self) -> &str {
+        &self.content.run
+    }
+
+    /// Notes whose home this is.
+    ///
+    /// # Errors
+    /// If it is another run's, or cannot be noted.
+    pub fn belong_to(&mut self, run: &str, home: &Path) -> Result<(), SiteError> {
+        if self.content.run == run {
+            return Ok(());
+        }
+        if !self.content.run.is_empty() {
+            return Err(SiteError::OtherRun {
+                home: home.to_owned(),
+                had: self.content.run.clone(),
+                has: run.to_owned(),
+            });
+        }
+        run.clone_into(&mut self.content.run);
+        self.save()
+    }
+
+    /// What is known of an intent.
+    #[must_use]
+    pub fn get(&self, intent: u64) -> Option<&Trace> {
+        self.content.intents.get(&intent)
+    }
+
+    /// The same, to note what need not be durable; new if unknown.
+    pub fn touch(&mut self, intent: u64) -> &mut Trace {
+        self.content.intents.entry(intent).or_default()
+    }
+
+    /// Changes what is known of an intent; durable when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    pub fn note(&mut self, intent: u64, change: impl FnOnce(&mut Trace)) -> Result<(), SiteError> {
+        change(self.touch(intent));
+        self.forget();
+        self.save()
+    }
+
+    /// Intents with a job that has not ended, as far as is known.
+    #[must_use]
+    pub fn live(&self) -> Vec<(u64, String)> {
+        let live = self.content.intents.iter();
+        live.filter(|(_, trace)| !trace.over)
+            .filter_map(|(intent, trace)| Some((*intent, trace.job.clone()?)))
+            .collect()
+    }
+
+    fn forget(&mut self) {
+        let ended = |trace: &Trace| trace.over || trace.refused.is_some();
+        let intents = &mut self.content.intents;
+        let mut surplus = intents.values().filter(|trace| ended(trace)).count();
+        intents.retain(|_, trace| {
+            let forget = surplus > ENDED_MAX && ended(trace);
+            surplus -= usize::from(forget);
+            !forget
+        });
+    }
+
+    fn save(&self) -> Result<(), SiteError> {
+        let bytes = serde_json::to_vec_pretty(&self.content).unwrap_or_default();
+        Ok(hansa_store::replace_file(&self.path, &bytes, 0o600)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_attempt_outlives_the_process_and_a_home_stays_with_its_run() {
+        let home = tempfile::tempdir().unwrap();
+        let mut memory = Memory::open(home.path()).unwrap();
+        memory.belong_to("aa", home.path()).unwrap();
+        memory
+            .note(7, |trace| trace.attempted_at = Some(1))
+            .unwrap();
+        let mut memory = Memory::open(home.path()).unwrap();
+        assert_eq!(memory.get(7).unwrap().attempted_at, Some(1));
+        assert!(!memory.get(7).unwrap().is_decided());
+        assert!(memory.belong_to("aa", home.path()).is_ok());
+        let error = memory.belong_to("bb", home.path()).unwrap_err().to_string();
+        assert!(error.contains("belongs to run aa"), "{error}");
+    }
+
+    #[test]
+    fn only_the_newest_ended_intents_are_kept_and_all_live_ones() {
+        let home = tempfile::tempdir().unwrap();
+        let mut memory = Memory::open(home.path()).unwrap();
+        memory.touch(0).job = Some("1".into());
+        for intent in 1..=ENDED_MAX as u64 + 10 {
+            let trace = memory.touch(intent);
+            trace.job = Some(format!("{}", intent + 1));
+            trace.over = true;
+        }
+        memory.note(5000, |_| {}).unwrap();
+        assert_eq!(memory.live(), [(0, "1".to_owned())]);
+        assert!(memory.get(10).is_none() && memory.get(11).is_some());
+    }
+}
