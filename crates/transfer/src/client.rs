@@ -250,6 +250,13 @@ impl Client {
         json(self.control.post(&url).json(body), &url, limit).await
     }
 
+    /// Asks for nothing, over the connection of control calls; whether an answer came in time, whatever it
+    /// said.
+    pub(crate) async fn nudge(&self, limit: Duration) -> bool {
+        let request = self.control.head(&self.base_url).timeout(limit);
+        request.send().await.is_ok()
+    }
+
     pub(crate) async fn bulk_json<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -3,7 +3,8 @@
 //! Over a long or lossy path one connection carries only what its window or its losses allow, and ten
 //! carry ten times that; on a short path one fills the link, and more would only queue behind each other.
 //! So the number is found by trying: double while that helps, then stay, and now and then try a quarter
-//! more or less, as paths change. Pure: time and bytes are arguments.
+//! more or less, as paths change. While others wait for what we send, no more are tried, but half as many.
+//! Pure: time, bytes and whether others wait are arguments.
 
 use std::time::Duration;
 
@@ -84,15 +85,52 @@ impl LaneControl {
         self.lanes
     }
 
-    /// Takes note that `total_bytes` have travelled by `now`; both only grow. Gives the number of lanes.
-    pub(crate) fn observe(&mut self, now: Duration, total_bytes: u64) -> usize {
+    /// Takes note that `total_bytes` have travelled by `now`, which both only grow, and whether that delays
+    /// others. Gives the number of lanes.
+    pub(crate) fn observe(&mut self, now: Duration, total_bytes: u64, queueing: bool) -> usize {
         let length = now.saturating_sub(self.window_began);
         if length >= WINDOW {
             let bytes = total_bytes.saturating_sub(self.bytes_then);
             (self.window_began, self.bytes_then) = (now, total_bytes);
-            self.end_window(bytes as f64 / length.as_secs_f64());
+            let goodput = bytes as f64 / length.as_secs_f64();
+            match queueing {
+                true => self.end_queueing_window(goodput),
+                false => self.end_window(goodput),
+            }
         }
         self.lanes
+    }
+
+    /// The link is full: more lanes can carry no more, and fewer may carry as much. Whether they do is
+    /// judged as ever, so that a server that is merely slow to answer costs little.
+    fn end_queueing_window(&mut self, goodput: f64) {
+        self.doubling = false;
+        match self.stage {
+            Stage::Trying { from, .. } if self.lanes > from => {
+                self.lanes = from;
+                self.rest(false);
+            }
+            Stage::Looking { windows: 0 } | Stage::Trying { .. } => self.end_window(goodput),
+            // What the first windows carried went into buffers, too: it is nothing to compare with.
+            Stage::Looking { .. } => self.stage = Stage::Resting { windows: 0 },
+            Stage::Resting { windows } => {
+                self.note_usual(windows, goodput);
+                // Later each time that fewer were found to carry less.
+                if windows + 1 >= self.rest_windows / 2 && self.lanes > 1 {
+                    self.change(self.lanes / 2, self.usual);
+                }
+            }
+        }
+    }
+
+    fn note_usual(&mut self, windows: u32, goodput: f64) {
+        self.usual = match windows {
+            0 => goodput,
+            _ => 0.75 * self.usual + 0.25 * goodput,
+        };
+        self.stage = Stage::Resting {
+            windows: windows + 1,
+        };
     }
 
     fn end_window(&mut self, goodput: f64) {
@@ -115,13 +153,7 @@ impl LaneControl {
                 windows,
             } => self.judge(from, before, windows + 1, goodput),
             Stage::Resting { windows } => {
-                self.usual = match windows {
-                    0 => goodput,
-                    _ => 0.75 * self.usual + 0.25 * goodput,
-                };
-                self.stage = Stage::Resting {
-                    windows: windows + 1,
-                };
+                self.note_usual(windows, goodput);
                 if windows + 1 >= self.rest_windows && self.usual > 0.0 {
                     let step = (self.lanes / 4).max(1);
                     let lanes = match self.try_fewer {
@@ -213,6 +245,10 @@ mod tests {
         per_lane: f64,
         silent_s: f64,
         ramp_s: f64,
+        /// Whether small requests take long whatever the lanes carry, as those to a busy server.
+        slow: bool,
+        /// Whether what is more than it carries makes others wait.
+        queues: bool,
     }
 
     /// A transfer over a link, in steps of 100 ms.
@@ -248,7 +284,8 @@ mod tests {
                 self.bytes += wanted.min(link.capacity) * 0.1 * (1.0 + noise * wave);
                 self.ages_s.iter_mut().for_each(|age| *age += 0.1);
                 self.now += STEP;
-                self.control.observe(self.now, self.bytes as u64);
+                let queueing = link.slow || (link.queues && wanted >= link.capacity);
+                self.control.observe(self.now, self.bytes as u64, queueing);
                 assert!((1..=32).contains(&self.control.lanes()));
             }
             (self.bytes - bytes_before) / seconds
@@ -262,6 +299,8 @@ mod tests {
             per_lane: 12.0 * MB,
             silent_s: 1.05,
             ramp_s: 2.0,
+            slow: false,
+            queues: false,
         }
     }
 
@@ -282,6 +321,8 @@ mod tests {
             per_lane: 0.2 * MB,
             silent_s: 0.3,
             ramp_s: 1.0,
+            slow: false,
+            queues: false,
         };
         let mut transfer = Simulated::new();
         transfer.run(&lossy, 15.0, 0.05);
@@ -296,6 +337,8 @@ mod tests {
                 per_lane: capacity,
                 silent_s: 0.05,
                 ramp_s: 0.2,
+                slow: false,
+                queues: false,
             };
             let mut transfer = Simulated::new();
             transfer.run(&short, 15.0, 0.02);
@@ -320,6 +363,45 @@ mod tests {
         assert!(goodput > 0.8 * 119.0 * MB, "{goodput:e}");
     }
 
+    /// 10 Mbit/s, which one connection fills.
+    fn narrow() -> Link {
+        Link {
+            capacity: 1.2 * MB,
+            per_lane: 1.2 * MB,
+            silent_s: 0.1,
+            ramp_s: 0.5,
+            slow: false,
+            queues: true,
+        }
+    }
+
+    #[test]
+    fn where_others_would_wait_never_more_lanes_are_used_and_soon_one() {
+        for noise in [0.0, 0.05] {
+            let mut transfer = Simulated::new();
+            for _ in 0..40 {
+                transfer.run(&narrow(), 1.0, noise);
+                assert!(transfer.control.lanes() <= 4, "{:?}", transfer.control);
+            }
+            assert_eq!(transfer.control.lanes(), 1, "{:?}", transfer.control);
+            let goodput = transfer.run(&narrow(), 60.0, noise);
+            assert!(goodput > 0.97 * 1.2 * MB, "{goodput:e}");
+            assert_eq!(transfer.control.lanes(), 1, "{:?}", transfer.control);
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_slow_to_answer_costs_little() {
+        let mut transfer = Simulated::new();
+        let busy = Link {
+            slow: true,
+            ..transatlantic()
+        };
+        transfer.run(&transatlantic(), 30.0, 0.02);
+        let goodput = transfer.run(&busy, 300.0, 0.02);
+        assert!(goodput > 0.85 * 119.0 * MB, "{goodput:e}");
+    }
+
     #[test]
     fn a_silent_path_changes_nothing_and_bounds_are_kept() {
         let mut transfer = Simulated::new();
@@ -333,7 +415,10 @@ mod tests {
         let mut control = LaneControl::new(one, Duration::ZERO);
         for second in 1..100 {
             let bytes = second * second * 1000;
-            assert_eq!(control.observe(Duration::from_secs(second), bytes), 1);
+            assert_eq!(
+                control.observe(Duration::from_secs(second), bytes, false),
+                1
+            );
         }
     }
 }

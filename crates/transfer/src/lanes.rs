@@ -13,6 +13,7 @@ use crate::error::TransferError;
 use crate::lane::Lane;
 use crate::lane_control::LaneControl;
 use crate::options::{Meter, Progress, TransferOptions};
+use crate::queueing::Prober;
 use crate::retire::Retirement;
 
 /// How often progress is told and the number of lanes looked at.
@@ -77,6 +78,7 @@ pub(crate) async fn run<W: Work>(
         running: 0.into(),
     });
     let retirement = Arc::new(Mutex::new(Retirement::new(client.behind_proxy())));
+    let prober = Prober::start(client.clone());
     let mut lanes = JoinSet::new();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -99,7 +101,7 @@ pub(crate) async fn run<W: Work>(
                 let progress = meter.now();
                 on_progress(progress);
                 let bytes = progress.travelled_bytes - before_bytes;
-                let wanted = control.observe(began.elapsed(), bytes);
+                let wanted = control.observe(began.elapsed(), bytes, prober.is_queueing());
                 if shared.wanted.swap(wanted, Ordering::Relaxed) != wanted {
                     tracing::debug!(lanes = wanted, "another number of connections");
                 }

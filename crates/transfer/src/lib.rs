@@ -33,6 +33,7 @@ mod lanes;
 mod options;
 mod partial;
 mod pinning;
+mod queueing;
 mod retire;
 mod retry;
 pub mod serve;
