@@ -134,6 +134,8 @@ pub fn run(plan: &Plan, programs: &Programs) -> anyhow::Result<Report> {
     let mut coordinator =
         Program::start("coordinator", &[], &programs.exe, &world.serve_arguments())?;
     let listening = coordinator.wait_for("listening", SILENCE_MAX)?;
+    // A run's first weights are drawn in memory.
+    coordinator.forget_peak();
     let sites = world.admit_sites(&listening)?;
     let mut replicas = Vec::new();
     for site in &sites {

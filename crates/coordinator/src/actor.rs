@@ -390,20 +390,22 @@ impl Actor {
         if let Some(error) = turn.fatal {
             return Err(error);
         }
+        let keep = self.shell.options.keep_generations.max(2);
+        if turn.published {
+            let (store, files) = (&self.shell.store, &self.files);
+            self.shell.served.set(store, files, keep)?;
+        }
+        // Before there is time to tidy up: who waits can begin to fetch.
+        if turn.news {
+            self.bell.ring();
+        }
         if turn.published {
             // No merge is running: its result was what was published, and the next one starts below.
-            let keep = self.shell.options.keep_generations.max(2);
-            self.shell
-                .served
-                .set(&self.shell.store, &self.files, keep)?;
             let spared = self.refused.payloads();
             prune(&self.shell, self.machine.state(), &self.files, spared)?;
             // A refused announcement whose caller hung up leaves its place behind. One that is still in
             // the queue gets its place again when it is accepted.
             drop_stale_uploads(&self.shell, self.machine.state())?;
-        }
-        if turn.news {
-            self.bell.ring();
         }
         for effect in turn.effects {
             match effect {

@@ -2,16 +2,18 @@
 //!
 //! The base is the file that was downloaded, not a copy in memory: those bytes are what the
 //! coordinator subtracts from. Memory is a few chunks whatever the model's size. Nothing that the gate
-//! would refuse for its values is ever written whole.
+//! would refuse for its values is ever written whole. The disk begins with what is written while the rest
+//! is encoded, and ends while it is hashed.
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use hansa_outer::{
     Codec, Dither, Dtype, Header, HeaderError, PREFIX_BYTES, PayloadHeader, VALUE_MAX,
     pseudo_gradient, squared_norm,
 };
+use hansa_store::{Manifest, StoreError};
 use rayon::prelude::*;
 
 use crate::files;
@@ -22,11 +24,14 @@ const CHUNK_ELEMENTS: usize = 1 << 18;
 /// Elements that a thread takes at once: whole blocks of every codec, and in the first-level cache.
 const SLICE_ELEMENTS: usize = 1 << 12;
 
+/// The disk is told to begin with so many bytes at once.
+const WRITEBACK_BYTES: u64 = 16 << 20;
+
 /// What was written.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Encoded {
-    /// The file's size.
-    pub bytes: u64,
+    /// The file's chunks.
+    pub manifest: Manifest,
     /// L2 norm of the pseudo-gradient.
     pub norm: f64,
 }
@@ -69,6 +74,9 @@ pub enum EncodeError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The file cannot be hashed.
+    #[error("hash the contribution: {0}")]
+    Hash(#[from] StoreError),
     /// The trainer could not give its weights.
     #[error("export weights: {0}")]
     Trainer(#[from] TrainerError),
@@ -82,8 +90,8 @@ fn io<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> 
     }
 }
 
-/// Writes `base − weights` to `out` in `codec`, durably and whole or not at all. The same weights, base and
-/// `dither` give the same bytes.
+/// Writes `base − weights` to `out` in `codec`, durably and whole or not at all, and cuts it into chunks of
+/// `chunk_bytes`. The same weights, base and `dither` give the same bytes.
 ///
 /// # Errors
 /// A value that no contribution may hold (by tensor), a base of another model, a failed file operation.
@@ -93,6 +101,7 @@ pub fn encode(
     codec: Codec,
     dither: Dither,
     out: &Path,
+    chunk_bytes: u64,
 ) -> Result<Encoded, EncodeError> {
     let layout = trainer.layout().clone();
     let (mut base_file, base_header) = open_base(base)?;
@@ -104,11 +113,10 @@ pub fn encode(
         path: base.to_owned(),
         source,
     })?;
-    let (header, head) = PayloadHeader::build(&layout, codec).map_err(EncodeError::Header)?;
+    let (_, head) = PayloadHeader::build(&layout, codec).map_err(EncodeError::Header)?;
 
     let temporary = files::temporary_beside(out);
-    let file = File::create(&temporary).map_err(io("create", &temporary))?;
-    let mut writer = BufWriter::with_capacity(1 << 20, file);
+    let mut writer = Writer::create(&temporary).map_err(io("create", &temporary))?;
     writer.write_all(&head).map_err(io("write", &temporary))?;
 
     let mut buffers = Buffers::default();
@@ -135,15 +143,53 @@ pub fn encode(
             .map_err(io("write", &temporary))?;
         first += count as u64;
     }
-    writer.flush().map_err(io("write", &temporary))?;
-    writer
-        .get_ref()
-        .sync_all()
-        .map_err(io("sync", &temporary))?;
+    let manifest = finish(writer, &temporary, chunk_bytes)?;
     files::rename_synced(&temporary, out).map_err(io("rename to", out))?;
     Ok(Encoded {
-        bytes: header.file_bytes(),
+        manifest,
         norm: squared_norm.sqrt(),
+    })
+}
+
+/// Writes one thing after another, of which the disk may begin with the first soon.
+struct Writer {
+    file: File,
+    bytes: u64,
+    /// Of these, the disk was told.
+    told_bytes: u64,
+}
+
+impl Writer {
+    fn create(path: &Path) -> std::io::Result<Self> {
+        Ok(Self {
+            file: File::create(path)?,
+            bytes: 0,
+            told_bytes: 0,
+        })
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.bytes += bytes.len() as u64;
+        let new_bytes = self.bytes - self.told_bytes;
+        if new_bytes >= WRITEBACK_BYTES {
+            hansa_store::start_writeback(&self.file, self.told_bytes, new_bytes);
+            self.told_bytes = self.bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the file durable while it is hashed: it is in the system's memory still.
+fn finish(writer: Writer, path: &Path, chunk_bytes: u64) -> Result<Manifest, EncodeError> {
+    let file = writer.file;
+    std::thread::scope(|scope| {
+        let syncing = scope.spawn(|| file.sync_all());
+        let manifest = Manifest::of_file(path, chunk_bytes);
+        let synced = syncing.join();
+        let synced = synced.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        synced.map_err(io("sync", path))?;
+        Ok(manifest?)
     })
 }
 
@@ -306,8 +352,9 @@ mod tests {
             for codec in Codec::ALL {
                 write_model(&base, model_dtype, &values(1, count));
                 let mut trainer = Fake::new(layout(), local.clone());
-                let encoded = encode(&mut trainer, &base, codec, dither(), &out).unwrap();
-                assert_eq!(encoded.bytes, std::fs::metadata(&out).unwrap().len());
+                let encoded = encode(&mut trainer, &base, codec, dither(), &out, 1 << 20).unwrap();
+                let manifest = Manifest::of_file(&out, 1 << 20).unwrap();
+                assert_eq!(encoded.manifest, manifest);
                 let downloaded = read_model(&base, model_dtype);
                 let exact = downloaded.iter().zip(&local).map(|(b, l)| b - l);
                 let mut expected: Vec<f32> = exact.collect();
@@ -340,7 +387,8 @@ mod tests {
                 let mut local = values(7, count);
                 local[at] = bad;
                 let mut trainer = Fake::new(layout(), local);
-                let error = encode(&mut trainer, &base, codec, dither(), &out).unwrap_err();
+                let error =
+                    encode(&mut trainer, &base, codec, dither(), &out, 1 << 20).unwrap_err();
                 assert!(
                     matches!(&error, EncodeError::BadValue { tensor: t, index: i, .. }
                         if t == tensor && *i == index),
@@ -360,7 +408,7 @@ mod tests {
         let bytes = std::fs::read(&base).unwrap();
         std::fs::write(&base, &bytes[..bytes.len() - 1]).unwrap();
         let mut trainer = Fake::new(layout(), values(2, count));
-        let error = encode(&mut trainer, &base, Codec::F32, dither(), &out).unwrap_err();
+        let error = encode(&mut trainer, &base, Codec::F32, dither(), &out, 1 << 20).unwrap_err();
         assert!(matches!(error, EncodeError::Base { .. }), "{error}");
         assert!(!out.exists());
     }

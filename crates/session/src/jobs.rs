@@ -228,12 +228,14 @@ pub(crate) fn encode(
     encoding: Encoding,
 ) {
     let draft = state.contribution_draft();
-    let Encoding { codec, dither, .. } = encoding;
-    if let Err(error) = contribution::encode(trainer, base, codec, dither, &draft) {
-        return reports.input(Input::Failed(error.to_string()));
-    }
-    let manifest = match Manifest::of_file(&draft, encoding.chunk_bytes) {
-        Ok(manifest) => manifest,
+    let Encoding {
+        codec,
+        dither,
+        chunk_bytes,
+    } = encoding;
+    let encoded = contribution::encode(trainer, base, codec, dither, &draft, chunk_bytes);
+    let manifest = match encoded {
+        Ok(encoded) => encoded.manifest,
         Err(error) => return reports.input(Input::Failed(error.to_string())),
     };
     match state.name_contribution(manifest.hash()) {

@@ -10,7 +10,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 use hansa_base::Hash;
 
@@ -40,7 +41,12 @@ pub struct BlobStore {
     durable: bool,
     pub(crate) uploads: Mutex<HashMap<UploadId, Arc<Upload>>>,
     pub(crate) beginning: Mutex<()>,
+    /// Threads that delete what is large.
+    deleting: Mutex<Vec<JoinHandle<()>>>,
 }
+
+/// What has a file of this size takes the system a while to delete.
+const LARGE_BYTES: u64 = 32 << 20;
 
 impl BlobStore {
     /// Opens the store of a data directory, which the lock shows to be ours, and removes what killed
@@ -61,13 +67,15 @@ impl BlobStore {
             durable: true,
             uploads: Mutex::default(),
             beginning: Mutex::default(),
+            deleting: Mutex::default(),
         })
     }
 
     /// For measurements only: a store whose new blobs are not made durable, to see what syncing costs.
     pub fn open_without_sync(data_dir: &DataDir) -> Result<Self, StoreError> {
-        let durable = false;
-        Self::open(data_dir).map(|store| Self { durable, ..store })
+        let mut store = Self::open(data_dir)?;
+        store.durable = false;
+        Ok(store)
     }
 
     /// Brings a file in as a blob, durable when this returns. Content that is there already is not
@@ -214,7 +222,8 @@ impl BlobStore {
         self.open_blob(hash)
     }
 
-    /// Takes a directory away at once and deletes it at leisure; `false` if it was not there.
+    /// Takes a directory away at once and deletes it, if that may take long then at leisure; `false` if it
+    /// was not there.
     pub(crate) fn discard(&self, dir: &Path) -> Result<bool, StoreError> {
         let grave = TmpDir {
             path: self.tmp_path(),
@@ -227,7 +236,22 @@ impl BlobStore {
         if let Some(parent) = dir.parent() {
             files::sync_dir(parent)?;
         }
+        let length = std::fs::metadata(grave.path.join("data")).map_or(0, |data| data.len());
+        if length >= LARGE_BYTES {
+            self.delete_at_leisure(grave);
+        }
         Ok(true)
+    }
+
+    /// Whoever decides what goes has more to do than to wait for the disk.
+    fn delete_at_leisure(&self, grave: TmpDir) {
+        let builder = std::thread::Builder::new().name("delete".to_owned());
+        // Without a thread it is deleted here and now.
+        if let Ok(thread) = builder.spawn(move || drop(grave)) {
+            let mut deleting = self.deleting.lock().unwrap_or_else(PoisonError::into_inner);
+            deleting.retain(|thread| !thread.is_finished());
+            deleting.push(thread);
+        }
     }
 
     pub(crate) fn tmp_dir(&self) -> Result<TmpDir, StoreError> {
@@ -248,6 +272,16 @@ impl BlobStore {
 
     fn blob_dir(&self, hash: Hash) -> PathBuf {
         blob_dir(&self.root, hash)
+    }
+}
+
+impl Drop for BlobStore {
+    /// The next one must not meet deletions under way.
+    fn drop(&mut self) {
+        let deleting = self.deleting.get_mut();
+        for thread in deleting.unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 

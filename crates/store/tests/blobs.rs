@@ -86,6 +86,18 @@ fn what_is_hashed_while_it_is_written_has_the_name_of_the_same_file_read() {
 }
 
 #[test]
+fn a_large_blob_is_gone_at_once_and_its_bytes_before_the_store_is() {
+    let home = Home::new();
+    let (_data_dir, store) = home.open();
+    let blob = store.writer(40 << 20).unwrap().finish(16 << 20).unwrap();
+    assert!(store.remove(blob.hash()).unwrap());
+    assert!(!store.contains(blob.hash()));
+    assert!(!store.remove(blob.hash()).unwrap());
+    drop(store);
+    assert_eq!(entries(&home.data().join("tmp")), 0);
+}
+
+#[test]
 fn a_store_that_does_not_sync_makes_the_same_blobs() {
     let home = Home::new();
     let data_dir = DataDir::lock(&home.data()).unwrap();
