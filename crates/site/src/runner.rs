@@ -399,8 +399,9 @@ mod tests {
         let invocation = sh(&line, LONG);
         let run = runner.run(&invocation);
         let started = async {
-            while std::fs::read_to_string(&pid_file).is_ok_and(|text| text.ends_with('\n')) == false
-            {
+            let written =
+                || std::fs::read_to_string(&pid_file).is_ok_and(|text| text.ends_with('\n'));
+            while !written() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
