@@ -15,10 +15,10 @@ import tempfile
 import time
 
 SITES = {
-    # partition, GPUs of a node, walltime, minutes for which other jobs fill it, waiting ones
-    "lumi": ("small-g", 8, "00:02:00", 2, 2),
-    "snellius": ("gpu_a100", 4, "00:03:00", 1, 1),
-    "frontier": ("batch", 8, "00:02:00", 3, 3),
+    # partition, GPUs of a node, walltime, minutes for which other jobs fill it, waiting ones, chain
+    "lumi": ("small-g", 8, "00:02:00", 2, 2, "begin"),
+    "snellius": ("gpu_a100", 4, "00:03:00", 1, 1, "begin"),
+    "frontier": ("batch", 8, "00:02:00", 3, 3, "none"),
 }
 RECIPE = """name = "three-queues"
 [model]
@@ -65,7 +65,7 @@ conf = "{conf}"
 [jobs]
 wanted = 1
 shape = "{name}"
-chain = "begin"
+chain = "{chain}"
 [[shape]]
 name = "{name}"
 partition = "{partition}"
@@ -172,17 +172,18 @@ class Show:
         self.run(*build.split())
         (self.root / "run.toml").write_text(RECIPE.format(rounds=self.args.rounds))
         self.clusters("up", *SITES)
-        for name, (partition, _, _, minutes, extra) in SITES.items():
+        for name, (partition, _, _, minutes, extra, _) in SITES.items():
             self.clusters("fill", name, partition, str(minutes), str(extra))
         self.say("three clusters are up, their queues filled")
         self.start("serve", "serve", "run.toml", "--data", "data", "--listen", "127.0.0.1:0", "--json")
         self.until("the coordinator", lambda: (self.root / "data/listening.json").exists())
         url = json.loads((self.root / "data/listening.json").read_text())["url"]
         real = shutil.which("sbatch")
-        for name, (partition, gpus, walltime, _, _) in SITES.items():
+        for name, (partition, gpus, walltime, _, _, chain) in SITES.items():
             self.run("token", "add", name, "--data", "data", "--out", f"{name}.token.toml")
             text = PROFILE.format(
                 name=name, url=url, conf=self.conf(name), partition=partition, gpus=gpus, walltime=walltime,
+                chain=chain,
                 hansa=self.hansa, pace=self.args.pace * gpus / 8,
             )
             (self.root / f"{name}.toml").write_text(text)

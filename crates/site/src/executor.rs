@@ -118,7 +118,13 @@ impl Site {
         if !self.may_attempt(intent, &script.name, order).await? {
             return Ok(());
         }
-        // The search took time. Is it still wanted, and are we still the ones to do it?
+        if wanted.begin == Begin::Now
+            && let Some(probe) = self.probe(wanted.shape.as_str()).await
+        {
+            // What the queue promised this very job: later compared with what it did.
+            self.report(Report::Probe(probe))?;
+        }
+        // That took time. Is it still wanted, and are we still the ones to do it?
         if !self.sync(false).await? || !self.link.orders().contains(order) {
             return Ok(());
         }
