@@ -1,4 +1,4 @@
-//! PyTorch for the one test that compares an exported model with it.
+//! PyTorch and torchtitan for the tests that need them.
 //!
 //! Whoever has a Python with PyTorch names it in `HANSA_TORCH_PYTHON`. Where the folder of test data
 //! has a script that installs it instead, a virtual environment is made under `target/torch`, once.
@@ -40,7 +40,7 @@ fn installer_of(data: Option<OsString>, python: Option<OsString>) -> Option<Path
 pub fn lines(script: &Path) -> [String; 2] {
     [
         format!(
-            "timeout {INSTALL_MAX_S} bash {} {VENV} plain",
+            "timeout {INSTALL_MAX_S} bash {} {VENV} titan",
             script.display()
         ),
         format!(
@@ -74,7 +74,7 @@ pub fn install(sh: &Shell, script: &Path) -> anyhow::Result<()> {
 fn works(sh: &Shell, python: &Path) -> bool {
     let (_, version) = TRANSFORMERS.split_once("==").unwrap_or_default();
     let check =
-        format!("import torch, transformers; assert transformers.__version__ == '{version}'");
+        format!("import torch, torchtitan, transformers; assert transformers.__version__ == '{version}'");
     python.is_file()
         && cmd!(sh, "{python} -c {check}")
             .quiet()

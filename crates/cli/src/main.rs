@@ -5,6 +5,7 @@
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod agent;
 mod backup;
 mod bench;
 mod corpus;
@@ -46,6 +47,8 @@ enum Command {
     Serve(serve::Arguments),
     /// Train as one replica of a run.
     Train(train::Arguments),
+    /// Train as one replica of a run with another trainer, such as torchtitan.
+    Agent(agent::Arguments),
     /// Say what a run is doing, and what it waits for.
     Status(status::Arguments),
     /// Copy a run, while it goes on, so that it can be restored.
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => train::block_on(demo::run(arguments)),
         Command::Serve(arguments) => train::block_on(serve::run(arguments)),
         Command::Train(arguments) => train::block_on(train::run(arguments)),
+        Command::Agent(arguments) => train::block_on(agent::run(arguments)),
         Command::Status(arguments) => train::block_on(status::run(arguments)),
         Command::Backup(arguments) => backup::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),

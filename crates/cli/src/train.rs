@@ -6,7 +6,7 @@ use crate::ui::{note, out};
 use anyhow::Context as _;
 use clap::Args;
 use hansa_base::{ReplicaId, ReplicaName, SiteName};
-use hansa_session::{EventSink, LinkOptions, Options, Session, SessionEvent};
+use hansa_session::{EventSink, LinkOptions, Options, Outcome, Session, SessionEvent};
 use hansa_transfer::{HttpVersion, Proxy};
 use indicatif::ProgressBar;
 use std::path::PathBuf;
@@ -18,6 +18,19 @@ use std::time::Duration;
 pub struct Arguments {
     #[command(flatten)]
     coordinator: CoordinatorArguments,
+    #[command(flatten)]
+    replica: ReplicaArguments,
+    /// Threads of the trainer [default: all cores].
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Train at most this many windows per second: to play a slower site on one machine.
+    #[arg(long, hide_short_help = true)]
+    pace: Option<f64>,
+}
+
+/// What every replica needs, whatever trains it.
+#[derive(Args)]
+pub struct ReplicaArguments {
     /// The facility's name.
     #[arg(long)]
     site: SiteName,
@@ -31,12 +44,6 @@ pub struct Arguments {
     /// replica must find it there [default: hansa-state/SITE-REPLICA].
     #[arg(long)]
     state: Option<PathBuf>,
-    /// Threads of the trainer [default: all cores].
-    #[arg(long)]
-    threads: Option<usize>,
-    /// Train at most this many windows per second: to play a slower site on one machine.
-    #[arg(long, hide_short_help = true)]
-    pace: Option<f64>,
     /// Let uploads and downloads take at most so many Mbit/s of the site's link, together.
     #[arg(long, value_name = "MBIT", value_parser = ui::positive)]
     bulk_mbit: Option<f64>,
@@ -59,50 +66,64 @@ pub struct Arguments {
     give_up_after_min: f64,
     /// Print what happens as JSON lines on stdout instead of a progress bar.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
+}
+
+impl ReplicaArguments {
+    /// The session's options that the arguments describe.
+    pub fn options(self, coordinator: &CoordinatorArguments) -> anyhow::Result<Options> {
+        let endpoint = coordinator.endpoint()?;
+        let state = self.state.unwrap_or_else(|| {
+            PathBuf::from("hansa-state").join(format!("{}-{}", self.site, self.replica))
+        });
+        let replica = ReplicaId {
+            site: self.site,
+            replica: self.replica,
+        };
+        let mut options = Options::new(endpoint, replica, self.corpus, state);
+        options.give_up_after = Duration::from_secs_f64(60.0 * self.give_up_after_min);
+        options.first_contact_within = options.first_contact_within.min(options.give_up_after);
+        options.link = LinkOptions {
+            bulk_mbit: self.bulk_mbit,
+            cache: self.cache,
+            ..LinkOptions::default()
+        };
+        if let Some(file) = self.proxy_file {
+            options.link.route.proxy = Proxy::File(file);
+        }
+        if self.http2 {
+            options.link.route.http = HttpVersion::Two;
+        }
+        options.wait_if_busy = self.wait_if_busy;
+        options.events = if self.json {
+            json_lines()
+        } else {
+            progress_bar()
+        };
+        Ok(options)
+    }
 }
 
 /// Trains until the run is over or a signal asks for a goodbye.
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let endpoint = arguments.coordinator.endpoint()?;
-    let state = arguments.state.unwrap_or_else(|| {
-        PathBuf::from("hansa-state").join(format!("{}-{}", arguments.site, arguments.replica))
-    });
-    let replica = ReplicaId {
-        site: arguments.site,
-        replica: arguments.replica,
-    };
-    let mut options = Options::new(endpoint, replica, arguments.corpus, state);
+    let json = arguments.replica.json;
+    let mut options = arguments.replica.options(&arguments.coordinator)?;
     options.threads = arguments.threads;
     options.pace = arguments.pace;
-    options.give_up_after = Duration::from_secs_f64(60.0 * arguments.give_up_after_min);
-    options.first_contact_within = options.first_contact_within.min(options.give_up_after);
-    options.link = LinkOptions {
-        bulk_mbit: arguments.bulk_mbit,
-        cache: arguments.cache,
-        ..LinkOptions::default()
-    };
-    if let Some(file) = arguments.proxy_file {
-        options.link.route.proxy = Proxy::File(file);
-    }
-    if arguments.http2 {
-        options.link.route.http = HttpVersion::Two;
-    }
-    options.wait_if_busy = arguments.wait_if_busy;
-    options.events = if arguments.json {
-        json_lines()
-    } else {
-        progress_bar()
-    };
     let outcome = Session::new(options).run().await?;
-    if !arguments.json {
-        note!("{outcome}");
-    }
+    say(&outcome, json);
     Ok(())
 }
 
+/// How it ended, unless the events have said it.
+pub fn say(outcome: &Outcome, json: bool) {
+    if !json {
+        note!("{outcome}");
+    }
+}
+
 /// A number of minutes, up to a year.
-fn minutes(text: &str) -> Result<f64, String> {
+pub fn minutes(text: &str) -> Result<f64, String> {
     let minutes: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
     let fits = (0.0..=366.0 * 24.0 * 60.0).contains(&minutes);
     fits.then_some(minutes)
@@ -230,6 +251,9 @@ fn line_of(event: &SessionEvent) -> Option<String> {
         }
         SessionEvent::CoordinatorBack { after_s } => {
             format!("the coordinator answers again after {after_s:.0} s")
+        }
+        SessionEvent::TrainerLost { reason, again_in_s } => {
+            format!("{reason}; the trainer is started again in {again_in_s:.0} s")
         }
         SessionEvent::ToldToLeave { reason } => reason.clone(),
         SessionEvent::Leaving { steps } => {

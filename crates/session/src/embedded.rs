@@ -61,8 +61,11 @@ impl Embedded {
     }
 }
 
-/// The run's layout of a model.
-pub(crate) fn layout_of(model: &ModelConfig) -> Result<Layout, TrainerError> {
+/// The run's layout of a model: Hugging Face's names, in the order of the run's files.
+///
+/// # Errors
+/// Sizes that cannot be laid out.
+pub fn layout_of(model: &ModelConfig) -> Result<Layout, TrainerError> {
     let tensors = hansa_train::layout(model).into_iter();
     let tensors = tensors.map(|spec| TensorSpec {
         name: spec.name,

@@ -152,6 +152,9 @@ pub enum Error {
     /// The trainer could not be set up.
     #[error("set up the trainer: {0}")]
     Trainer(TrainerError),
+    /// The trainer is gone. The coordinator was not told: a new session takes over what is leased.
+    #[error("{0}")]
+    TrainerLost(String),
     /// The trainer or the local disk failed in mid-run. The coordinator was told, if possible.
     #[error("{0}")]
     Failed(String),

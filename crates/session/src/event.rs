@@ -159,6 +159,13 @@ pub enum SessionEvent {
         /// Why.
         reason: String,
     },
+    /// The trainer crashed or hangs; it is started again from the last checkpoint.
+    TrainerLost {
+        /// Why.
+        reason: String,
+        /// When it is started again, in seconds.
+        again_in_s: f64,
+    },
     /// The session is over.
     Ended {
         /// How, in words.

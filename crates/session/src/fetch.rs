@@ -15,7 +15,7 @@ use crate::coordinator::{CallError, Coordinator, is_not_found};
 use crate::error::Error;
 use crate::event::SessionEvent;
 use crate::shell::{Msg, Wanted};
-use crate::startup::{RANKS, RETRY};
+use crate::startup::RETRY;
 use crate::state_dir::StateDir;
 
 /// Progress of a transfer is told this often.
@@ -26,7 +26,7 @@ pub(crate) async fn call(
     coordinator: &Coordinator,
     sender: &mpsc::Sender<Msg>,
     call: Call,
-    digest: DigestFields,
+    (digest, ranks): (DigestFields, u32),
     payload: Option<Manifest>,
     state: &StateDir,
 ) -> Result<Reply, CallError> {
@@ -40,7 +40,7 @@ pub(crate) async fn call(
             _,
         ) => {
             coordinator
-                .register(digest, RANKS, nonce, resume, held)
+                .register(digest, ranks, nonce, resume, held)
                 .await
         }
         (Call::Announce(announce), Some(payload)) => coordinator.announce(announce, &payload).await,

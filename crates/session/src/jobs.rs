@@ -13,7 +13,8 @@ use hansa_store::Manifest;
 use hansa_train::Schedule;
 
 use crate::checkpoint;
-use crate::contribution;
+use crate::contribution::{self, EncodeError};
+use crate::error::Error;
 use crate::event::SessionEvent;
 use crate::shell::Msg;
 use crate::state_dir::StateDir;
@@ -162,6 +163,9 @@ pub(crate) fn load(
         Moments::Fresh => trainer.restore_moments(None),
     };
     if let Err(error) = restored {
+        if matches!(error, TrainerError::Lost(_)) {
+            return failed(reports, "take up the optimiser's moments", &error);
+        }
         let path = accepted.display();
         return reports.input(Input::Failed(format!(
             "take the optimiser's moments from {path}: {error}; if that file is damaged, delete it: \
@@ -236,6 +240,7 @@ pub(crate) fn encode(
     let encoded = contribution::encode(trainer, base, codec, dither, &draft, chunk_bytes);
     let manifest = match encoded {
         Ok(encoded) => encoded.manifest,
+        Err(EncodeError::Trainer(error)) => return failed(reports, \"export weights\", &error),
         Err(error) => return reports.input(Input::Failed(error.to_string())),
     };
     match state.name_contribution(manifest.hash()) {
@@ -245,7 +250,11 @@ pub(crate) fn encode(
 }
 
 fn failed(reports: &Reports, what: &str, error: &TrainerError) {
-    reports.input(Input::Failed(format!("{what}: {error}")));
+    let said = format!("{what}: {error}");
+    match error {
+        TrainerError::Lost(_) => reports.send(Msg::Fatal(Error::TrainerLost(said))),
+        _ => reports.input(Input::Failed(said)),
+    }
 }
 
 #[cfg(test)]

@@ -159,7 +159,10 @@ impl Session {
         let make = self.trainer;
         let begin = move || {
             let made = make(&run.recipe, run.corpus.clone());
-            let mut trainer = made.map_err(Error::Trainer)?;
+            let mut trainer = made.map_err(|error| match error {
+                TrainerError::Lost(why) => Error::TrainerLost(why),
+                other => Error::Trainer(other),
+            })?;
             let found = startup::find(&state, run.spec.run, &options, trainer.as_mut())?;
             Ok::<_, Error>((run, state, options, trainer, found))
         };

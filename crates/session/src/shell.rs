@@ -36,7 +36,7 @@ use crate::jobs::{self, Encoding, Phase, StepDone};
 use crate::options::Options;
 use crate::session::Outcome;
 use crate::signals::Stops;
-use crate::startup::{RANKS, Run, retry_for};
+use crate::startup::{Run, retry_for};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::telling::Telling;
 use crate::trainer::Trainer;
@@ -97,6 +97,7 @@ pub(crate) struct Shell {
     coordinator: Coordinator,
     telling: Telling,
     worker: Worker,
+    ranks: u32,
     messages: mpsc::Receiver<Msg>,
     sender: mpsc::Sender<Msg>,
     tasks: JoinSet<()>,
@@ -116,6 +117,7 @@ pub(crate) struct Shell {
 impl Shell {
     pub fn start(parts: ShellParts) -> Result<Self, Error> {
         let (sender, messages) = mpsc::channel(QUEUE);
+        let ranks = parts.trainer.ranks();
         let worker = Worker::start(parts.trainer, sender.clone())?;
         let options = MachineOptions {
             entropy: parts.entropy,
@@ -131,7 +133,7 @@ impl Shell {
         let telling = Telling::new(parts.diary, &parts.run.spec, &parts.found);
         let (spec, replica) = (parts.run.spec.clone(), parts.options.replica.clone());
         let (machine, first) =
-            ReplicaMachine::start(spec, replica, RANKS, options, parts.found, MonoMs(0));
+            ReplicaMachine::start(spec, replica, ranks, options, parts.found, MonoMs(0));
         Ok(Self {
             machine,
             telling,
@@ -140,6 +142,7 @@ impl Shell {
             options: parts.options,
             coordinator: parts.coordinator,
             worker,
+            ranks,
             messages,
             sender,
             tasks: JoinSet::new(),
@@ -344,10 +347,11 @@ impl Shell {
     fn start_call(&mut self, no: CallNo, call: Call) {
         let beside_others = matches!(call, Call::Heartbeat(_));
         let (coordinator, sender) = (self.coordinator.clone(), self.sender.clone());
-        let (digest, payload) = (self.run.spec.digest.clone(), self.payload.clone());
+        let who = (self.run.spec.digest.clone(), self.ranks);
+        let payload = self.payload.clone();
         let state = self.state.clone();
         let make = async move {
-            let made = fetch::call(&coordinator, &sender, call, digest, payload, &state);
+            let made = fetch::call(&coordinator, &sender, call, who, payload, &state);
             let began = Instant::now();
             let result = made.await;
             if beside_others && result.is_ok() {

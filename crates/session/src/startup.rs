@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::event::SessionEvent;
 use crate::options::Options;
 use crate::state_dir::{StateDir, StateDirError};
-use crate::trainer::Trainer;
+use crate::trainer::{Trainer, TrainerError};
 
 /// The run, as this site is to train it.
 pub(crate) struct Run {
@@ -31,9 +31,6 @@ pub(crate) struct Run {
     pub spec: RunSpec,
     pub corpus: Arc<Corpus>,
 }
-
-/// `W`: a trainer within one process is one rank.
-pub(crate) const RANKS: u32 = 1;
 
 /// Back-off of calls: from 0.2 s to 10 s, for as long as it takes.
 pub(crate) const RETRY: RetryPolicy = RetryPolicy {
@@ -178,7 +175,7 @@ pub(crate) fn find(
     run: Hash,
     options: &Options,
     trainer: &mut dyn Trainer,
-) -> Result<(Found, Option<Manifest>), StateDirError> {
+) -> Result<(Found, Option<Manifest>), Error> {
     let registration = state.registration(run, &options.replica)?;
     let (latest, payload) = match read_latest(state, trainer)? {
         Some((latest, payload)) => (Some(latest), payload),
@@ -195,15 +192,18 @@ pub(crate) fn find(
 fn read_latest(
     state: &StateDir,
     trainer: &mut dyn Trainer,
-) -> Result<Option<(LocalState, Option<Manifest>)>, StateDirError> {
+) -> Result<Option<(LocalState, Option<Manifest>)>, Error> {
     let path = state.latest();
     if !path.exists() {
         return Ok(None);
     }
-    let meta = trainer.load_checkpoint(&path).map_err(|e| e.to_string());
+    let meta = match trainer.load_checkpoint(&path) {
+        Err(TrainerError::Lost(why)) => return Err(Error::TrainerLost(why)),
+        other => other.map_err(|error| error.to_string()),
+    };
     let read = meta.and_then(checkpoint::from_meta);
-    read.map(Some)
-        .map_err(|why| StateDirError::Damaged { path, why })
+    let damaged = |why| Error::State(StateDirError::Damaged { path, why });
+    read.map(Some).map_err(damaged)
 }
 
 #[cfg(test)]

@@ -31,7 +31,15 @@ const MODELS: &str = "models";
 const COMPLETE: &str = "complete.json";
 const CONTRIBUTION: &str = "contribution-";
 /// What may lie in a directory that has no identity yet.
-const HARMLESS: [&str; 3] = ["lock", "replica.log", ".identity.json.tmp"];
+const HARMLESS: [&str; 6] = [
+    "lock",
+    "replica.log",
+    ".identity.json.tmp",
+    // What an agent leaves for its trainer before it registers.
+    "run.json",
+    ".run.json.tmp",
+    "agent.sock",
+];
 
 /// Why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]

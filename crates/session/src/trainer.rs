@@ -37,6 +37,10 @@ pub enum TrainerError {
     /// A NaN or an infinity. Nothing was applied.
     #[error("{0}")]
     NonFinite(String),
+    /// The trainer is gone: it crashed, hangs or cannot be reached. The session ends without a word to
+    /// the coordinator, so that the next one goes on with what is leased, from the last checkpoint.
+    #[error("{0}")]
+    Lost(String),
     /// Anything else, in the trainer's own words.
     #[error(transparent)]
     Failed(Box<dyn std::error::Error + Send + Sync>),
@@ -51,6 +55,11 @@ impl TrainerError {
 
 /// Trains one model copy. After an error the weights are those of before the call.
 pub trait Trainer: Send {
+    /// `W`: the accelerators that share a step.
+    fn ranks(&self) -> u32 {
+        1
+    }
+
     /// The model's tensors, in the order of the run's files.
     fn layout(&self) -> &Layout;
 
