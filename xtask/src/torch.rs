@@ -73,8 +73,9 @@ pub fn install(sh: &Shell, script: &Path) -> anyhow::Result<()> {
 
 fn works(sh: &Shell, python: &Path) -> bool {
     let (_, version) = TRANSFORMERS.split_once("==").unwrap_or_default();
-    let check =
-        format!("import torch, torchtitan, transformers; assert transformers.__version__ == '{version}'");
+    let check = format!(
+        "import torch, torchtitan, transformers; assert transformers.__version__ == '{version}'"
+    );
     python.is_file()
         && cmd!(sh, "{python} -c {check}")
             .quiet()

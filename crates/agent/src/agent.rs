@@ -168,7 +168,13 @@ impl Agent {
         let child = life.child();
         let lost = matches!(outcome, Err(SessionError::TrainerLost(_)));
         let status = child.ended().and_then(|status| status.code());
-        let clear = move || if lost { child.kill() } else { child.finish(END_GRACE) };
+        let clear = move || {
+            if lost {
+                child.kill()
+            } else {
+                child.finish(END_GRACE)
+            }
+        };
         // A panic of it could only leave a process behind.
         let _ = tokio::task::spawn_blocking(clear).await;
         Ok((outcome, asked_to_stop, status))
@@ -232,13 +238,18 @@ impl Start<'_> {
         link.check_version(&hello)?;
         let wrong = first_difference(&layout, &hello.tensors).or_else(|| {
             let ranks = hello.ranks;
-            (!(1..=RANKS_MAX).contains(&ranks)).then(|| format!("it says that it has {ranks} ranks"))
+            (!(1..=RANKS_MAX).contains(&ranks))
+                .then(|| format!("it says that it has {ranks} ranks"))
         });
         if let Some(wrong) = wrong {
             return Err(link.refuse(LinkError::OtherModel(wrong)));
         }
         link.welcome(&run)?;
-        tracing::info!(software = hello.software, ranks = hello.ranks, "the trainer is here");
+        tracing::info!(
+            software = hello.software,
+            ranks = hello.ranks,
+            "the trainer is here"
+        );
         let places = Places::new(self.options.exchange.clone(), &state_dir);
         Ok(Foreign::new(link, layout, hello.ranks, places, steps))
     }
@@ -264,10 +275,15 @@ impl Start<'_> {
                 });
                 Child::default()
             }
-            TrainerSource::Command(words) => Child::start(words, socket, run_file)
-                .map_err(io("start the trainer's command"))?,
+            TrainerSource::Command(words) => {
+                Child::start(words, socket, run_file).map_err(io("start the trainer's command"))?
+            }
         };
-        let mut slot = self.life.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self
+            .life
+            .child
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         *slot = child.clone();
         Ok(child)
     }

@@ -58,7 +58,11 @@ pub(crate) fn new_folder(path: &Path) -> io::Result<PathBuf> {
         Ok(name.to_str().and_then(|name| name.parse::<u64>().ok()))
     });
     let numbers: Vec<Option<u64>> = numbers.collect::<io::Result<_>>()?;
-    let next = numbers.into_iter().flatten().max().map_or(1, |last| last + 1);
+    let next = numbers
+        .into_iter()
+        .flatten()
+        .max()
+        .map_or(1, |last| last + 1);
     let folder = folders.join(next.to_string());
     std::fs::create_dir(&folder)?;
     Ok(folder)
@@ -102,7 +106,10 @@ fn remove_unnamed(path: &Path) -> io::Result<()> {
     let mut named = Vec::new();
     for entry in std::fs::read_dir(parent)? {
         let file = entry?.path();
-        if file.extension().is_some_and(|extension| extension == "ckpt") {
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "ckpt")
+        {
             // One that cannot be read may name any folder: then nothing goes.
             named.push(Envelope::read(&file)?.1);
         }
@@ -148,7 +155,10 @@ mod tests {
         std::fs::hard_link(&latest, &accepted).unwrap();
         save(&latest, "2");
         save(&latest, "3");
-        assert_eq!((content(&latest), content(&accepted)), ("3".into(), "1".into()));
+        assert_eq!(
+            (content(&latest), content(&accepted)),
+            ("3".into(), "1".into())
+        );
         let folders = std::fs::read_dir(dir.path().join(FOLDERS)).unwrap();
         assert_eq!(folders.count(), 2);
     }

@@ -138,11 +138,17 @@ mod tests {
         assert!(child.ended().is_none());
         child.kill();
         assert!(child.ended().is_some());
-        let rank: libc::pid_t = std::fs::read_to_string(note).unwrap().trim().parse().unwrap();
+        let rank: libc::pid_t = std::fs::read_to_string(note)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
         // It may stay a zombie until init has seen it; alive it is not.
         let alive = || {
             let stat = std::fs::read_to_string(format!("/proc/{rank}/stat")).unwrap_or_default();
-            stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+            stat.rsplit(')')
+                .next()
+                .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
         };
         while alive() {
             std::thread::sleep(LOOK_EVERY);

@@ -16,8 +16,8 @@ use serde_json::Value;
 use crate::child::{self, Child};
 use crate::error::LinkError;
 use crate::protocol::{
-    Answer, Ask, Complaint, FirstLine, Greeting, Hello, LINE_BYTES_MAX, Numbered,
-    PROTOCOL_VERSION, Said,
+    Answer, Ask, Complaint, FirstLine, Greeting, Hello, LINE_BYTES_MAX, Numbered, PROTOCOL_VERSION,
+    Said,
 };
 
 /// How often the process is looked at.
@@ -293,7 +293,10 @@ mod tests {
     #[test]
     fn silence_nonsense_and_a_closed_connection_are_three_things() {
         let (mut link, _, _silent) = linked("", Duration::from_millis(1));
-        assert!(matches!(link.ask(&end()), Err(LinkError::Hangs { ask: "end", .. })));
+        assert!(matches!(
+            link.ask(&end()),
+            Err(LinkError::Hangs { ask: "end", .. })
+        ));
         let (mut link, _, _trainer) = linked("hello?\n", LONG);
         assert!(matches!(link.ask(&end()), Err(LinkError::Nonsense(_))));
         let (mut link, _, _trainer) = linked("{\"id\":9,\"ok\":{}}\n", LONG);
@@ -322,6 +325,9 @@ mod tests {
         assert!(matches!(error, LinkError::OtherVersion { theirs: 9, .. }));
         let mut told = String::new();
         BufReader::new(trainer).read_line(&mut told).unwrap();
-        assert!(told.contains("refused") && told.contains("version 9"), "{told}");
+        assert!(
+            told.contains("refused") && told.contains("version 9"),
+            "{told}"
+        );
     }
 }

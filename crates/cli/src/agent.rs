@@ -53,11 +53,14 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         hang_after: Duration::from_secs_f64(60.0 * arguments.hang_after_min),
         ..Options::new(session, trainer)
     };
-    let outcome = Agent::new(options).run().await.map_err(|error| match error {
-        // The exit code follows from it.
-        hansa_agent::Error::Session(error) => anyhow::Error::new(error),
-        other => anyhow::Error::new(other),
-    })?;
+    let outcome = Agent::new(options)
+        .run()
+        .await
+        .map_err(|error| match error {
+            // The exit code follows from it.
+            hansa_agent::Error::Session(error) => anyhow::Error::new(error),
+            other => anyhow::Error::new(other),
+        })?;
     train::say(&outcome, json);
     Ok(())
 }

@@ -46,7 +46,9 @@ fn agent(place: &Place, site: &str, server: &Server, options: &str, command: &st
 }
 
 fn losses(process: &str) -> Vec<f64> {
-    let events = process.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let events = process
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let steps = events.filter(|event| event["event"] == "step");
     steps.map(|event| event["loss"].as_f64().unwrap()).collect()
 }
@@ -60,7 +62,10 @@ fn ended_well(process: Process) -> String {
 #[test]
 fn a_plain_loop_trains_beside_the_embedded_trainer() {
     let Some(python) = python() else { return };
-    let place = place(&[("peak_lr = 2e-3", "peak_lr = 1e-2"), ("grace_s = 5", "grace_s = 200")]);
+    let place = place(&[
+        ("peak_lr = 2e-3", "peak_lr = 1e-2"),
+        ("grace_s = 5", "grace_s = 200"),
+    ]);
     let server = place.serve("data");
     for site in ["plain", "embedded"] {
         place.token(site, "data");
@@ -78,7 +83,10 @@ fn a_plain_loop_trains_beside_the_embedded_trainer() {
     assert!(losses.last() < losses.first(), "{losses:?}");
     let shares = place.json("ledger show data --json");
     let text = shares.to_string();
-    assert!(text.contains("plain") && text.contains("embedded"), "{text}");
+    assert!(
+        text.contains("plain") && text.contains("embedded"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -95,12 +103,17 @@ fn torchtitan_with_one_rank_and_with_two_trains_beside_the_embedded_trainer() {
         place.token(site, "data");
     }
     let torchrun = |ranks: u32| {
-        format!("{python} -m torch.distributed.run --standalone --nproc-per-node {ranks} -m hansa.torchtitan")
+        format!(
+            "{python} -m torch.distributed.run --standalone --nproc-per-node {ranks} -m hansa.torchtitan"
+        )
     };
+    // Nobody begins before all are there.
+    place.do_it("run pause --data data --because assembling");
     let mut one = agent(&place, "one", &server, "", &torchrun(1));
-    one.event("registered");
     let mut two = agent(&place, "two", &server, "", &torchrun(2));
+    one.event("registered");
     two.event("registered");
+    place.do_it("run resume --data data");
     let embedded = place.train("embedded", &server);
 
     // One is shot in the middle of a phase, and its successor goes on within its lease.
@@ -108,7 +121,10 @@ fn torchtitan_with_one_rank_and_with_two_trains_beside_the_embedded_trainer() {
     drop(one);
     let mut one = agent(&place, "one", &server, "", &torchrun(1));
     let registered = one.event("registered");
-    assert!(registered["inherited_windows"].as_u64() > Some(0), "{registered}");
+    assert!(
+        registered["inherited_windows"].as_u64() > Some(0),
+        "{registered}"
+    );
 
     let said = [ended_well(one), ended_well(two)];
     embedded.end_well();
