@@ -95,7 +95,7 @@ fn torchtitan_with_one_rank_and_with_two_trains_beside_the_embedded_trainer() {
     let place = place(&[
         ("peak_lr = 2e-3", "peak_lr = 1e-2"),
         ("grace_s = 5", "grace_s = 200"),
-        ("rounds = 2", "rounds = 4"),
+        ("rounds = 2", "rounds = 10"),
         ("every_s = 1", "every_s = 0.2"),
     ]);
     let server = place.serve("data");
@@ -114,7 +114,11 @@ fn torchtitan_with_one_rank_and_with_two_trains_beside_the_embedded_trainer() {
     one.event("registered");
     two.event("registered");
     place.do_it("run resume --data data");
-    let embedded = place.train("embedded", &server);
+    // Slow enough that the others are heard before it has finished the run alone.
+    let embedded = place.start(&format!(
+        "{} --pace 20",
+        place.train_line("embedded", &server)
+    ));
 
     // One is shot in the middle of a phase, and its successor goes on within its lease.
     one.event("step");
@@ -135,4 +139,19 @@ fn torchtitan_with_one_rank_and_with_two_trains_beside_the_embedded_trainer() {
         let losses = losses(&said);
         assert!(losses.last() < losses.first(), "{losses:?}");
     }
+}
+
+#[test]
+fn the_python_package_passes_its_own_tests() {
+    let Some(python) = python() else { return };
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let tests = std::process::Command::new(python)
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"])
+        .env("PYTHONPATH", &package)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(&package)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&tests.stdout);
+    assert!(tests.status.success(), "{said}");
 }

@@ -240,7 +240,7 @@ pub(crate) fn encode(
     let encoded = contribution::encode(trainer, base, codec, dither, &draft, chunk_bytes);
     let manifest = match encoded {
         Ok(encoded) => encoded.manifest,
-        Err(EncodeError::Trainer(error)) => return failed(reports, \"export weights\", &error),
+        Err(EncodeError::Trainer(error)) => return failed(reports, "export weights", &error),
         Err(error) => return reports.input(Input::Failed(error.to_string())),
     };
     match state.name_contribution(manifest.hash()) {
