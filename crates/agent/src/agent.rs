@@ -153,7 +153,7 @@ impl Agent {
         options.handle_signals = false;
         let session = Session::with_trainer(options, self.factory(life.clone()));
         let handle: Handle = session.handle();
-        let mut running = std::pin::pin!(session.run());
+        let mut running = Box::pin(session.run());
         let mut asked_to_stop = false;
         let outcome = loop {
             tokio::select! {
