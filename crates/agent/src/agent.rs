@@ -9,11 +9,10 @@ use std::time::Duration;
 use hansa_corpus::Corpus;
 use hansa_session::embedded::layout_of;
 use hansa_session::{
-    Error as SessionError, Handle, Outcome, Session, SessionEvent, Trainer, TrainerError,
+    Error as SessionError, Handle, Outcome, Session, SessionEvent, Signals, Trainer, TrainerError,
     TrainerFactory,
 };
 use hansa_wire::Recipe;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::child::{Child, UNFIT};
 use crate::error::{Error, LinkError};
@@ -111,7 +110,7 @@ impl Agent {
     /// # Errors
     /// As [`Session::run`], and a trainer that is lost again and again.
     pub async fn run(self) -> Result<Outcome, Error> {
-        let mut signals = Signals::listen()?;
+        let mut signals = Signals::listen(true)?;
         let (mut lost, mut steps_before) = (0, 0);
         loop {
             let (outcome, asked_to_stop, status) = self.session(&mut signals).await?;
@@ -304,28 +303,4 @@ fn write_whole(path: &Path, value: &serde_json::Value) -> Result<(), LinkError> 
     written
         .and_then(|()| std::fs::rename(&temporary, path))
         .map_err(io("write run.json"))
-}
-
-/// The signals that ask a job to end.
-struct Signals([Signal; 3]);
-
-impl Signals {
-    fn listen() -> Result<Self, Error> {
-        let what = "listen for signals";
-        let on = |kind| signal(kind).map_err(|source| Error::System { what, source });
-        Ok(Self([
-            on(SignalKind::terminate())?,
-            on(SignalKind::user_defined1())?,
-            on(SignalKind::interrupt())?,
-        ]))
-    }
-
-    async fn next(&mut self) {
-        let [terminate, user, interrupt] = &mut self.0;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = user.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    }
 }

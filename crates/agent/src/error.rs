@@ -26,14 +26,6 @@ pub enum Error {
         /// Its exit status.
         status: i32,
     },
-    /// The system refuses something basic.
-    #[error("{what}: {source}")]
-    System {
-        /// A bare verb phrase.
-        what: &'static str,
-        /// The system's reason.
-        source: std::io::Error,
-    },
 }
 
 /// Why the trainer cannot be spoken to any more.

@@ -41,5 +41,6 @@ pub use error::Error;
 pub use event::SessionEvent;
 pub use options::{EventSink, LinkOptions, Options};
 pub use session::{Handle, Outcome, Session, TrainerFactory};
+pub use signals::Signals;
 pub use state_dir::StateDirError;
 pub use trainer::{EvaluationReport, StepReport, Trainer, TrainerError};

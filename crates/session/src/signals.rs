@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use crate::error::Error;
 
 /// SIGTERM (a system that shuts down), SIGUSR1 (Slurm's `--signal`), SIGINT (Ctrl-C).
-pub(crate) struct Signals {
+pub struct Signals {
     streams: Option<[Signal; 3]>,
     last: Option<Instant>,
 }
@@ -19,6 +19,10 @@ pub(crate) struct Signals {
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
 impl Signals {
+    /// Listens, if that is wanted; if not, none ever comes.
+    ///
+    /// # Errors
+    /// If the system refuses.
     pub fn listen(wanted: bool) -> Result<Self, Error> {
         if !wanted {
             return Ok(Self {
@@ -38,7 +42,8 @@ impl Signals {
         })
     }
 
-    /// The next one; never, if none are listened for.
+    /// The next one; never, if none are listened for. Several within half a second are one. Nothing is
+    /// lost if the future is dropped.
     pub async fn next(&mut self) {
         let Some([terminate, user, interrupt]) = &mut self.streams else {
             return std::future::pending().await;
