@@ -127,7 +127,7 @@ fn main() -> ExitCode {
         Command::Ledger(command) => ledger::run(command),
         Command::Token(command) => token::run(command),
         Command::Slurm(command) => slurm::run(command),
-        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Plan(arguments) => train::block_on(plan::run(arguments)),
         Command::Corpus(command) => corpus::run(command),
         Command::Bench(command) => bench::run(command),
     };

@@ -6,10 +6,12 @@ use crate::ui;
 use crate::ui::out;
 use anyhow::bail;
 use hansa_protocol::Order;
-use hansa_queue::QueueOrder;
+use hansa_queue::{Adopted, QueueOrder};
 use hansa_transfer::Endpoint;
 use hansa_wire::Wire as _;
 use hansa_wire::http::{Done, Operate, path};
+use hansa_wire::plan::live::APPLY;
+use hansa_wire::queue::AdoptedJson;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -68,6 +70,23 @@ impl Whom {
             return ui::print_json(&json!({ "order": request.order.to_json(), "done": done }));
         }
         out!("{done}");
+        Ok(())
+    }
+
+    /// Has the best plan of now adopted.
+    pub async fn apply_plan(self) -> anyhow::Result<()> {
+        let client = tool(&self.endpoint()?)?;
+        let nothing = json!({});
+        let adopted: AdoptedJson = client.post_json(APPLY, &nothing, ANSWER_WITHIN).await?;
+        if self.json {
+            return ui::print_json(&adopted);
+        }
+        let adopted = Adopted::from_json(adopted)?;
+        let (no, ends) = (adopted.no, ui::wall_time(adopted.promise.ends.0 * 1000));
+        out!(
+            "plan {no} is in force: {}; it ends at {ends}",
+            adopted.summary()
+        );
         Ok(())
     }
 

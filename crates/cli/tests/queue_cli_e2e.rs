@@ -87,6 +87,7 @@ fn profile() -> SiteProfile {
         probe_every_s: 300,
         usage_every_s: 3600,
         retry: Retry::default(),
+        stated: None,
     }
 }
 

@@ -25,6 +25,7 @@ mod merging;
 mod net;
 mod news;
 mod options;
+mod planning;
 mod queue;
 mod refused;
 mod replay;

@@ -21,6 +21,7 @@ use crate::auth::Tokens;
 use crate::error::Error;
 use crate::net::{self, Acceptor};
 use crate::options::{Listen, Options};
+use crate::planning::Planner;
 use crate::queue::{QueueParts, QueueService};
 use crate::report;
 use crate::setup;
@@ -209,12 +210,16 @@ impl Service {
     /// If the journal cannot be written, a merge fails, the state is found broken, or a replica shows
     /// that the journal is an old copy.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
+        let (run, queue) = (self.mailbox.clone(), self.queue.mailbox.clone());
+        let (planner, planning) = Planner::new(self.shell.clone(), run.clone(), queue.clone());
         let app = Arc::new(App {
             shell: self.shell.clone(),
-            mailbox: self.mailbox.clone(),
-            queue: self.queue.mailbox.clone(),
+            mailbox: run.clone(),
+            queue,
+            planner,
         });
-        let informing = self.queue.inform(self.mailbox.clone());
+        let informing = self.queue.inform(run, self.shell.planning());
+        let planning = tokio::spawn(planning.serve());
         let (stop, stopped) = tokio::sync::watch::channel(false);
         let listening = net::serve(self.listener, self.acceptor, router(app), stopped);
         let listening = tokio::spawn(listening);
@@ -227,6 +232,7 @@ impl Service {
             self.queue.farewell().await;
         }
         informing.abort();
+        planning.abort();
         let _ = stop.send(true);
         if tokio::time::timeout(Duration::from_secs(5), listening)
             .await

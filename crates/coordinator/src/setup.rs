@@ -66,8 +66,10 @@ pub(crate) fn open(options: &Options) -> Result<Run, Error> {
         Err(error) => return Err(error.into()),
     };
     let (journal, replayed, found) = match known {
-        Some((journal, replayed)) => {
+        Some((journal, mut replayed)) => {
             let found = continue_run(&recipe, &replayed, corpus)?;
+            // Who plans may change from start to start.
+            replayed.recipe.plan = recipe.plan.clone();
             (journal, replayed, found)
         }
         None => {

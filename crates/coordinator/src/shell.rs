@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use hansa_base::{Generation, Hash};
 use hansa_outer::Layout;
 use hansa_protocol::RunSpec;
+use hansa_queue::Planning;
 use hansa_store::{Blob, BlobStore, StoreError};
 use hansa_transfer::Bandwidth;
 use hansa_wire::Recipe;
 use hansa_wire::journal::GenerationFiles;
+use hansa_wire::recipe::PlanPolicy;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -38,6 +40,15 @@ pub(crate) struct Shell {
 impl Shell {
     pub fn exported(&self) -> Option<PathBuf> {
         lock(&self.export).clone()
+    }
+
+    /// Who decides which jobs are wanted.
+    pub fn planning(&self) -> Planning {
+        match self.recipe.plan.policy {
+            PlanPolicy::Fixed => Planning::Fixed,
+            PlanPolicy::Advise => Planning::Advise,
+            PlanPolicy::Auto => Planning::Auto,
+        }
     }
 }
 

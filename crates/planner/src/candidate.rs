@@ -32,7 +32,7 @@ pub struct Candidate {
     pub moved_by: Option<Fact<Closed>>,
     /// How fast a job starts up, trains and exchanges.
     pub speed: Speed,
-    /// The shape's walltime, or what is left of it until the allocation ends.
+    /// The shape's walltime until its replica leaves, or what is left of it until the allocation ends.
     pub walltime: Duration,
     /// GPU-seconds that the site's budget has left; `None` where nobody counts.
     pub spendable_gpu_s: Option<f64>,
@@ -47,6 +47,10 @@ pub struct Speed {
     pub rate: Fact<WindowsPerGpuS>,
     /// Whether the rate was measured in this shape, or is the site's per accelerator.
     pub rate_of: RateOf,
+    /// Ranks of a replica in it.
+    pub ranks: u32,
+    /// Accelerators of a job.
+    gpus: u32,
     /// What a round costs beyond training; the reason, where that is not known. The waterfill does
     /// not need it, the round simulator does.
     pub exchange: Result<ExchangeCost, Exclusion>,
@@ -100,6 +104,7 @@ impl Speed {
         site: &Site,
         state: &ShapeState,
     ) -> Result<Self, Exclusion> {
+        let gpus = state.shape.gpus();
         let (rate, rate_of) = match (&state.rate, &site.rate) {
             (Some(rate), _) => (rate.clone(), RateOf::ThisShape),
             (None, Some(rate)) => (rate.clone(), RateOf::AnyShape),
@@ -107,16 +112,30 @@ impl Speed {
         };
         Ok(Self {
             startup: site.startup.best().ok_or(Exclusion::NoStartup)?.clone(),
-            exchange: exchange(snapshot, site, rate.value, state.shape.gpus()),
+            exchange: exchange(snapshot, site, rate.value, gpus),
             rate,
             rate_of,
+            ranks: state.ranks.as_ref().map_or(gpus, |ranks| ranks.value),
+            gpus,
         })
+    }
+
+    /// Windows of one micro-batch over all ranks.
+    #[must_use]
+    pub fn micro_windows(&self, batch: Windows) -> Windows {
+        Windows(batch.0.saturating_mul(self.ranks.into()))
     }
 
     /// How long one micro-batch of every rank takes: a step without accumulation.
     #[must_use]
     pub fn micro_step(&self, batch: Windows) -> Duration {
-        duration(batch.0, self.rate.value.0)
+        match self.ranks == self.gpus {
+            true => duration(batch.0, self.rate.value.0),
+            false => {
+                let per_s = self.rate.value.0 * f64::from(self.gpus);
+                duration(self.micro_windows(batch).0, per_s)
+            }
+        }
     }
 }
 
@@ -142,6 +161,13 @@ pub struct Excluded {
 pub enum Exclusion {
     /// The profile has no shape of this name (any more), so nothing is known of a job in it.
     UnknownShape,
+    /// Nothing may be submitted in it now.
+    Shut {
+        /// Why.
+        why: String,
+    },
+    /// The site's operator wants no replica there.
+    NotWanted,
     /// Nobody has asked the batch system yet.
     NeverProbed,
     /// The newest answer is too old to plan with.
@@ -215,27 +241,27 @@ impl Exclusion {
     /// The line of the site's profile that would let the shape in, where one would.
     #[must_use]
     pub fn fix(&self, shape: &ShapeName) -> Option<String> {
-        let of_shape = |line: String| Some(format!("[shapes.\"{shape}\"] {line}"));
+        let of_shape = |line: String| Some(format!("[[shape]] name = \"{shape}\", {line}"));
+        let walltime = |time: Duration| of_shape(format!("walltime = \"{}\"", walltime(time)));
         match self {
-            Self::UnknownShape => Some(format!("[shapes.\"{shape}\"]")),
-            Self::NeverProbed => of_shape("probe = true".into()),
+            Self::UnknownShape => Some(format!("[[shape]] name = \"{shape}\"")),
+            // The site process probes every shape of its profile.
+            Self::NeverProbed => Some(format!("[watch] probe_every_s = {PROBE_EVERY_S}")),
+            Self::NotWanted => Some("[jobs] wanted = 1".into()),
             Self::ProbeTooOld { max, .. } => {
                 let every = (max.as_secs() / 36).max(60);
-                Some(format!("[collector] probe_every_s = {every}"))
+                Some(format!("[watch] probe_every_s = {every}"))
             }
-            Self::OverWalltimeCap { cap, .. } => {
-                of_shape(format!("walltime_min = {}", cap.as_secs() / 60))
-            }
+            Self::OverWalltimeCap { cap, .. } => walltime(*cap),
             Self::OverNodeLimit { free, .. } if *free > 0 => of_shape(format!("nodes = {free}")),
             Self::NoRate => of_shape("windows_per_gpu_s = MEASURED".into()),
             Self::NoStartup => Some("[costs] startup_s = MEASURED".into()),
             Self::NoTransfer => Some("[costs] transfer_s = MEASURED".into()),
-            Self::NoEvaluation => Some("[costs] evaluation_s = MEASURED".into()),
-            Self::TooShort { overhead, .. } => of_shape(format!(
-                "walltime_min = {}",
-                overhead.as_secs() / 60 * 2 + 2
-            )),
-            Self::Refused { .. }
+            Self::TooShort { overhead, .. } => walltime(*overhead * 2 + MINUTE),
+            // The recipe's evaluation is known to a snapshot that a person wrote only.
+            Self::NoEvaluation
+            | Self::Shut { .. }
+            | Self::Refused { .. }
             | Self::OverNodeLimit { .. }
             | Self::OverJobLimit { .. }
             | Self::AllocationEnds { .. }
@@ -245,10 +271,26 @@ impl Exclusion {
     }
 }
 
+/// What a profile has where it says nothing else.
+const PROBE_EVERY_S: u64 = 600;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// A walltime as profiles write it, in whole minutes.
+fn walltime(time: Duration) -> String {
+    let minutes = time.as_secs() / 60;
+    let (days, hours, minutes) = (minutes / 1440, minutes / 60 % 24, minutes % 60);
+    match days {
+        0 => format!("{hours:02}:{minutes:02}:00"),
+        _ => format!("{days}-{hours:02}:{minutes:02}:00"),
+    }
+}
+
 impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownShape => f.write_str("the site's profile has no such shape"),
+            Self::Shut { why } => f.write_str(why),
+            Self::NotWanted => f.write_str("the site's profile wants no job"),
             Self::NeverProbed => f.write_str("never probed"),
             Self::ProbeTooOld { age, max } => {
                 let (age, max) = (Spell(*age), Spell(*max));
@@ -291,10 +333,23 @@ impl fmt::Display for Exclusion {
 /// order.
 #[must_use]
 pub fn candidates(snapshot: &Snapshot) -> (Vec<Candidate>, Vec<Excluded>) {
+    sorted(snapshot, within_limits)
+}
+
+/// The same for jobs that may take the places of those that are there: limits are left to the caller.
+pub(crate) fn usable(snapshot: &Snapshot) -> (Vec<Candidate>, Vec<Excluded>) {
+    sorted(snapshot, |_, _| Ok(()))
+}
+
+fn sorted(
+    snapshot: &Snapshot,
+    admit: impl Fn(&Site, &Shape) -> Result<(), Exclusion>,
+) -> (Vec<Candidate>, Vec<Excluded>) {
     let (mut fit, mut excluded) = (Vec::new(), Vec::new());
     for (index, site) in snapshot.sites.iter().enumerate() {
         for state in &site.shapes {
-            match candidate(snapshot, index, site, state) {
+            let admitted = within_cap(site, &state.shape).and_then(|()| admit(site, &state.shape));
+            match admitted.and_then(|()| candidate(snapshot, index, site, state)) {
                 Ok(candidate) => fit.push(candidate),
                 Err(reason) => excluded.push(Excluded {
                     site: site.name.clone(),
@@ -314,7 +369,10 @@ fn candidate(
     state: &ShapeState,
 ) -> Result<Candidate, Exclusion> {
     let (now, policy, shape) = (snapshot.now, &snapshot.policy, &state.shape);
-    within_limits(site, shape)?;
+    if let Some(shut) = &state.shut {
+        let why = shut.value.clone();
+        return Err(Exclusion::Shut { why });
+    }
     let wait = shape_wait(snapshot, site, state)?;
     let speed = Speed::of(snapshot, site, state)?;
     let startup = speed.startup.value;
@@ -322,12 +380,14 @@ fn candidate(
     let (starts_in, moved_by) = bounds.open_start(wait.at(policy.quantile), shape.walltime);
     let moved_by = moved_by.map(|i| site.closed[i].clone());
     let ends_in = bounds.ends_in.unwrap_or(Duration::MAX);
-    let walltime = shape.walltime.min(ends_in.saturating_sub(starts_in));
-    if walltime < shape.walltime && walltime <= startup {
+    let usable = site.usable(shape.walltime);
+    let walltime = usable.min(ends_in.saturating_sub(starts_in));
+    if walltime < usable && walltime <= startup {
         return Err(Exclusion::AllocationEnds { ends_in });
     }
     if walltime <= startup {
-        let overhead = startup;
+        let overhead = startup + (shape.walltime - usable);
+        let walltime = shape.walltime;
         return Err(Exclusion::TooShort { walltime, overhead });
     }
     let spendable_gpu_s = bounds.budget_gpu_s;
@@ -362,7 +422,7 @@ pub(crate) fn shape_wait(
     Ok(wait(raw, &queue.unwrap_or_default(), policy))
 }
 
-fn within_limits(site: &Site, shape: &Shape) -> Result<(), Exclusion> {
+fn within_cap(site: &Site, shape: &Shape) -> Result<(), Exclusion> {
     let cap = site.partition(&shape.partition);
     if let Some(cap) = cap.and_then(|queue| queue.walltime_max.as_ref())
         && shape.walltime > cap.value
@@ -370,6 +430,11 @@ fn within_limits(site: &Site, shape: &Shape) -> Result<(), Exclusion> {
         let (walltime, cap) = (shape.walltime, cap.value);
         return Err(Exclusion::OverWalltimeCap { walltime, cap });
     }
+    Ok(())
+}
+
+/// What is there already counts.
+fn within_limits(site: &Site, shape: &Shape) -> Result<(), Exclusion> {
     let (nodes_taken, jobs_taken) = site.taken();
     if let Some(limit) = &site.limits.nodes {
         let (nodes, limit) = (shape.nodes, limit.value);

@@ -4,8 +4,6 @@
 
 use std::time::Duration;
 
-use hansa_base::Windows;
-
 use crate::candidate::{Candidate, Exclusion, Speed, shape_wait};
 use crate::chain::{FirstJob, Member, Then};
 use crate::rounds::{Balance, World};
@@ -72,13 +70,12 @@ impl Member {
         let wait = candidate.wait.at(snapshot.policy.quantile);
         let startup = speed.startup.value;
         let starts_in = candidate.starts_in.max(terms.begins_in);
-        let gpus = candidate.shape.gpus();
         let batch = snapshot.run.phase.batch;
         Ok(Self {
             site: candidate.site_index,
             replicas: terms.replicas,
-            gpus,
-            micro_windows: Windows(batch.0.saturating_mul(gpus.into())),
+            gpus: candidate.shape.gpus(),
+            micro_windows: speed.micro_windows(batch),
             micro_step: speed.micro_step(batch),
             accumulation: snapshot.run.phase.accumulation,
             exchange,
@@ -100,8 +97,9 @@ impl Member {
     }
 
     /// The replica of a job that the site has already. It runs as it was submitted, and nothing
-    /// follows it: what comes after is a new decision. A pending job is counted on to start when its
-    /// shape's wait, counted from its submission, is over.
+    /// follows it: what comes after is a decision. A pending job is counted on to start when its shape's
+    /// wait, counted from its submission, is over; one that is overdue has no better claim than a job
+    /// that is submitted now. It is paid from what is left, as one that runs is not.
     ///
     /// # Errors
     /// What is not known of its shape.
@@ -110,22 +108,26 @@ impl Member {
         let state = place.shape(&job.shape).ok_or(Exclusion::UnknownShape)?;
         let speed = Speed::of(snapshot, place, state)?;
         let exchange = speed.exchange.as_ref().map_err(Clone::clone)?.total();
-        let (startup, walltime) = (speed.startup.value, state.shape.walltime);
+        let (startup, walltime) = (speed.startup.value, place.usable(state.shape.walltime));
         let started = match job.state {
             JobState::Running { started } => started,
             JobState::Pending { submitted } => {
                 let wait = shape_wait(snapshot, place, state)?;
-                let start = submitted.after(wait.at(snapshot.policy.quantile));
-                start.max(snapshot.now)
+                let wait = wait.at(snapshot.policy.quantile);
+                let start = submitted.after(wait);
+                match start >= snapshot.now {
+                    true => start,
+                    false => snapshot.now.after(wait),
+                }
             }
         };
         let until = |after: Duration| started.after(after).since(snapshot.now);
-        let (batch, gpus) = (snapshot.run.phase.batch, state.shape.gpus());
+        let batch = snapshot.run.phase.batch;
         Ok(Self {
             site,
             replicas: 1,
-            gpus,
-            micro_windows: Windows(batch.0.saturating_mul(gpus.into())),
+            gpus: state.shape.gpus(),
+            micro_windows: speed.micro_windows(batch),
             micro_step: speed.micro_step(batch),
             accumulation: snapshot.run.phase.accumulation,
             exchange,
@@ -133,7 +135,7 @@ impl Member {
                 starts_in: until(Duration::ZERO),
                 ready_in: until(startup),
                 ends_in: until(walltime),
-                paid: true,
+                paid: matches!(job.state, JobState::Running { .. }),
             },
             walltime,
             startup,

@@ -99,6 +99,10 @@ impl List {
         self.cost("start-up of a job", &site.startup);
         self.cost("transfer, per round", &site.transfer);
         self.cost("evaluation, fixed part", &site.evaluation);
+        if let Some(leaves) = &site.leaves_before {
+            let what = "leaves before its walltime".to_owned();
+            self.fact(what, Some(leaves), |d| Spell(*d).to_string());
+        }
     }
 
     fn shape(&mut self, state: &ShapeState) {
@@ -109,9 +113,15 @@ impl List {
             Answer::Refused(words) => format!("refused: {words}"),
         };
         self.fact(format!("probe of {name}"), state.probe.as_ref(), answer);
+        if let Some(shut) = &state.shut {
+            self.fact(format!("{name} is shut"), Some(shut), String::clone);
+        }
         if let Some(rate) = &state.rate {
             let what = format!("one GPU in {name}");
             self.fact(what, Some(rate), |r| format!("{:.3} windows/s", r.0));
+        }
+        if let Some(ranks) = &state.ranks {
+            self.fact(format!("ranks in {name}"), Some(ranks), u32::to_string);
         }
     }
 
@@ -159,6 +169,9 @@ impl List {
         }
         if let Some(jobs) = &site.limits.jobs {
             self.fact("jobs at a time".into(), Some(jobs), u32::to_string);
+        }
+        if let Some(replicas) = &site.limits.replicas {
+            self.fact("replicas at a time".into(), Some(replicas), u32::to_string);
         }
         if let Some(budget) = &site.budget {
             let keep = budget.keep_gpu_hours;

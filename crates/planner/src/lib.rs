@@ -8,6 +8,7 @@
 //! - [`waterfill()`]: outstanding units to the soonest sites, if nobody ever waited for anybody.
 //! - [`simulate`]: the run round by round, under the barrier; [`without_barrier`] beside it.
 //! - [`plan()`], [`replan`], [`sensitivity`]: the decision, whether to keep it, and what flips it.
+//! - [`news()`]: whether it is time to decide again.
 //!
 //! Never here: clocks, files, sockets, randomness, serialisation. Time is the snapshot's `now`; the
 //! same snapshot gives the same plan.
@@ -19,6 +20,7 @@ mod fact;
 mod fluid;
 mod input;
 mod level;
+mod news;
 mod options;
 mod plan;
 mod reasons;
@@ -36,8 +38,10 @@ pub use chain::{Bounds, FirstJob, Member, Tally, Then};
 pub use fact::{Cost, Fact, Source, Spell, WallMs};
 pub use fluid::{Fluid, without_barrier};
 pub use input::{Input, inputs};
+pub use news::{News, news};
 pub use plan::{
-    Ask, Change, Flip, Objective, Pick, Plan, Replan, Verdict, plan, replan, sensitivity,
+    Ask, Change, Flip, Held, HeldPick, Objective, Pick, Plan, Replan, Verdict, plan, replan,
+    sensitivity,
 };
 pub use reasons::{Alternative, Trap, Why, traps};
 pub use rounds::{Balance, Ended, Outcome, Part, Stretch, World, simulate};

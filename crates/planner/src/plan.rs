@@ -1,13 +1,14 @@
 //! A decision: made, kept or changed, and what would change it.
 //!
-//! Never here: submitting. Jobs that are there already are part of every plan and never touched.
+//! Never here: submitting. Jobs that run are part of every plan and never touched; see the options for
+//! those that wait.
 
 use std::fmt;
 use std::time::Duration;
 
 use hansa_base::SiteName;
 
-use crate::candidate::{Candidate, Excluded, candidates};
+use crate::candidate::{Candidate, Excluded, usable};
 use crate::cast::{Terms, Unplannable};
 use crate::chain::Member;
 use crate::options::{Choice, Options, Variant};
@@ -15,7 +16,7 @@ use crate::reasons::{Alternative, Trap, traps};
 use crate::rounds::{Balance, Outcome, World};
 use crate::run::{Quantile, Snapshot};
 use crate::search::{Search, Tried};
-use crate::site::ShapeName;
+use crate::site::{ChainPolicy, ShapeName};
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,11 @@ pub struct Ask {
     pub replicas_max: u32,
     /// `A`, at most; the recipe's own is always allowed.
     pub accumulation_max: u32,
+    /// How accumulation fills the barrier, where that is not to be chosen.
+    pub balance: Option<Balance>,
+    /// Whether a replica may also end with its job where its site lets it go on. Who plans again at the
+    /// end of each job decides then.
+    pub single: bool,
     /// Simulations, at most: where all ways to run are fewer, all are tried. Two more for each way to
     /// use a site are always made, to rank them and to tell why they lost.
     pub simulations_max: u32,
@@ -58,8 +64,44 @@ impl Ask {
             solo_penalty: 0.0,
             replicas_max: 4,
             accumulation_max: 8,
+            balance: None,
+            single: true,
             simulations_max: 2_000,
         }
+    }
+}
+
+/// A decision as it is kept until the next: how each site shall be used, and nothing of what was known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Site by site.
+    pub picks: Vec<HeldPick>,
+    /// How accumulation fills the barrier.
+    pub balance: Balance,
+    /// Whether early jobs begin so late that all are ready together.
+    pub together: bool,
+}
+
+/// How one site shall be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldPick {
+    /// The site.
+    pub site: SiteName,
+    /// The shape.
+    pub shape: ShapeName,
+    /// Replicas.
+    pub replicas: u32,
+    /// How they outlive their jobs.
+    pub chain: ChainPolicy,
+}
+
+impl Held {
+    /// Replicas that it has in this shape.
+    pub(crate) fn replicas(&self, candidate: &Candidate) -> Option<u32> {
+        let of = |pick: &&HeldPick| {
+            (&pick.site, &pick.shape) == (&candidate.site, &candidate.shape.name)
+        };
+        Some(self.picks.iter().find(of)?.replicas)
     }
 }
 
@@ -68,13 +110,13 @@ impl Ask {
 pub struct Plan {
     /// What was asked.
     pub ask: Ask,
-    /// What to submit, site by site; empty if nothing helps.
+    /// How to use the sites, in their order; empty if nothing helps.
     pub picks: Vec<Pick>,
     /// How accumulation should fill the barrier.
     pub balance: Balance,
     /// Whether early jobs begin so late that all are ready together.
     pub together: bool,
-    /// Everybody in the run: jobs that are there already, then the picks.
+    /// Everybody in the run, site by site: jobs that are there, and new ones.
     pub members: Vec<Member>,
     /// How the run would go.
     pub outcome: Outcome,
@@ -90,13 +132,33 @@ pub struct Plan {
     pub exact: bool,
 }
 
-/// Replicas to submit at one site.
+/// Replicas at one site.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pick {
     /// The shape, with every number that was used and its source.
     pub candidate: Candidate,
     /// How many, how chained and when.
     pub terms: Terms,
+    /// Of these, so many have a job already.
+    pub already: u32,
+}
+
+impl Plan {
+    /// The decision alone.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let pick = |pick: &Pick| HeldPick {
+            site: pick.candidate.site.clone(),
+            shape: pick.candidate.shape.name.clone(),
+            replicas: pick.terms.replicas,
+            chain: pick.terms.chain,
+        };
+        Held {
+            picks: self.picks.iter().map(pick).collect(),
+            balance: self.balance,
+            together: self.together,
+        }
+    }
 }
 
 /// Decides.
@@ -104,7 +166,7 @@ pub struct Pick {
 /// # Errors
 /// When rounds cannot be simulated at all.
 pub fn plan(snapshot: &Snapshot, ask: &Ask) -> Result<Plan, Unplannable> {
-    let desk = Desk::new(snapshot, ask)?;
+    let desk = Desk::new(snapshot, ask, None)?;
     let mut search = desk.search();
     let (best, exact) = search.best();
     Ok(desk.written(search, best, exact))
@@ -169,18 +231,17 @@ impl fmt::Display for Verdict {
 }
 
 /// Decides again: the plan changes only if the new one gains more than `margin`, a fraction of the
-/// objective, so that noise in the queues does not move it to and fro. Picks of `current` that were
-/// submitted meanwhile are jobs of the snapshot: the caller takes them out of `current.picks`.
+/// objective, so that noise in the queues does not move it to and fro.
 ///
 /// # Errors
 /// When rounds cannot be simulated at all.
 pub fn replan(
     snapshot: &Snapshot,
     ask: &Ask,
-    current: &Plan,
+    current: &Held,
     margin: f64,
 ) -> Result<Replan, Unplannable> {
-    let desk = Desk::new(snapshot, ask)?;
+    let desk = Desk::new(snapshot, ask, Some(current))?;
     let mut search = desk.search();
     let (best, exact) = search.best();
     let held = match desk.config_of(&current.picks) {
@@ -193,8 +254,8 @@ pub fn replan(
         ),
         Err(pick) => {
             let verdict = Verdict::Gone {
-                site: pick.candidate.site.clone(),
-                shape: pick.candidate.shape.name.clone(),
+                site: pick.site.clone(),
+                shape: pick.shape.clone(),
             };
             let plan = desk.written(search, best, exact);
             return Ok(Replan { plan, verdict });
@@ -350,10 +411,10 @@ struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    fn new(snapshot: &'a Snapshot, ask: &'a Ask) -> Result<Self, Unplannable> {
+    fn new(snapshot: &'a Snapshot, ask: &'a Ask, held: Option<&Held>) -> Result<Self, Unplannable> {
         let world = World::of(snapshot, ask.deadline)?;
-        let (fit, mut excluded) = candidates(snapshot);
-        let options = Options::new(snapshot, ask, fit);
+        let (fit, mut excluded) = usable(snapshot);
+        let options = Options::new(snapshot, ask, fit, held);
         excluded.extend(options.excluded.iter().cloned());
         Ok(Self {
             snapshot,
@@ -369,14 +430,14 @@ impl<'a> Desk<'a> {
     }
 
     /// The options that these picks are; the first pick that is none any more.
-    fn config_of<'p>(&self, picks: &'p [Pick]) -> Result<Vec<Option<usize>>, &'p Pick> {
+    fn config_of<'p>(&self, picks: &'p [HeldPick]) -> Result<Vec<Option<usize>>, &'p HeldPick> {
         let mut config = vec![None; self.options.sites.len()];
         for pick in picks {
             let same = |choice: &Choice| {
                 let candidate = &self.options.candidates[choice.candidate];
-                candidate.site == pick.candidate.site
-                    && candidate.shape == pick.candidate.shape
-                    && (choice.replicas, choice.chain) == (pick.terms.replicas, pick.terms.chain)
+                candidate.site == pick.site
+                    && candidate.shape.name == pick.shape
+                    && (choice.replicas, choice.chain) == (pick.replicas, pick.chain)
             };
             let mut sites = self.options.sites.iter().enumerate();
             let found = sites.find_map(|(i, choices)| Some((i, choices.iter().position(same)?)));
@@ -393,6 +454,7 @@ impl<'a> Desk<'a> {
         let pick = |(choice, terms): (&Choice, Terms)| Pick {
             candidate: self.options.candidates[choice.candidate].clone(),
             terms,
+            already: self.options.already(choice),
         };
         let sites: Vec<SiteName> = self.snapshot.sites.iter().map(|s| s.name.clone()).collect();
         Plan {

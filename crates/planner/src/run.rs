@@ -174,6 +174,10 @@ fn validate_site(site: &Site) -> Result<(), Invalid> {
         let shape = &state.shape;
         let what = place(&format!("GPUs of {}", shape.name));
         at_least_one(&what, shape.gpus().into(), "site profile")?;
+        if let Some(ranks) = &state.ranks {
+            let (value, source) = (ranks.value.into(), ranks.source.to_string());
+            at_least_one(&place(&format!("ranks of {}", shape.name)), value, &source)?;
+        }
         let what = place(&format!("minutes of {}", shape.name));
         at_least_one(&what, shape.walltime.as_secs() / 60, "site profile")?;
     }

@@ -35,7 +35,7 @@ pub(crate) struct Tried {
     pub outcome: Outcome,
     pub score: Score,
     /// Some pick contributes nothing: then the same without it is the plan.
-    idle: bool,
+    pub idle: bool,
 }
 
 pub(crate) struct Search<'a> {
@@ -76,8 +76,8 @@ impl<'a> Search<'a> {
 
     /// One given way, whatever comes of it.
     pub(crate) fn given(&mut self, config: &[Option<usize>], variant: Variant) -> Tried {
-        let members = self.members(config, variant);
-        self.run(config, variant, members, Duration::MAX)
+        let cast = self.members(config, variant);
+        self.run(config, variant, cast, Duration::MAX)
     }
 
     /// The number of ways to run.
@@ -113,15 +113,16 @@ impl<'a> Search<'a> {
         variant: Variant,
         best: Option<&Score>,
     ) -> Option<Tried> {
-        let members = self.members(config, variant);
-        if best.is_some_and(|best| hopeless(self.ask, &self.world(variant), &members, best)) {
+        let cast = self.members(config, variant);
+        if best.is_some_and(|best| hopeless(self.ask, &self.world(variant), &cast.0, best)) {
             return None;
         }
         let needed_by = best.map_or(Duration::MAX, |best| needed_by(self.ask, self.world, best));
-        Some(self.run(config, variant, members, needed_by))
+        Some(self.run(config, variant, cast, needed_by))
     }
 
-    fn members(&self, config: &[Option<usize>], variant: Variant) -> Vec<Member> {
+    /// The members, and which of them are a choice's only ones and new.
+    fn members(&self, config: &[Option<usize>], variant: Variant) -> (Vec<Member>, Vec<usize>) {
         let chosen = self.chosen(config);
         self.options.members(self.snapshot, &chosen, variant)
     }
@@ -130,14 +131,13 @@ impl<'a> Search<'a> {
         &mut self,
         config: &[Option<usize>],
         variant: Variant,
-        members: Vec<Member>,
+        (members, new): (Vec<Member>, Vec<usize>),
         needed_by: Duration,
     ) -> Tried {
         self.simulations += 1;
         let outcome = simulate_until(&self.world(variant), &members, needed_by);
-        let picks = &outcome.members[self.options.fixed.len()..];
         Tried {
-            idle: picks.iter().any(|tally| tally.windows.0 == 0),
+            idle: new.iter().any(|&i| outcome.members[i].windows.0 == 0),
             config: config.to_vec(),
             variant,
             score: score(self.ask, &outcome, &members),
@@ -240,14 +240,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Only what is there already.
-    fn nothing(&mut self) -> Tried {
-        let members = self.options.fixed.clone();
+    /// Only what runs already, to its end.
+    fn nothing(&self) -> Tried {
         let variant = self.options.variants[0];
+        let config = vec![None; self.options.sites.len()];
+        let (members, _) = self.members(&config, variant);
         let outcome = simulate(&self.world(variant), &members);
         Tried {
             idle: false,
-            config: vec![None; self.options.sites.len()],
+            config,
             variant,
             score: score(self.ask, &outcome, &members),
             members,
@@ -289,9 +290,9 @@ impl<'a> Search<'a> {
         for &way in &ways {
             config[site] = way;
             // To the end, however late: the reader wants to know by how much.
-            let members = self.members(&config, best.variant);
-            if !hopeless(self.ask, &self.world(best.variant), &members, &best.score) {
-                let tried = self.run(&config, best.variant, members, Duration::MAX);
+            let cast = self.members(&config, best.variant);
+            if !hopeless(self.ask, &self.world(best.variant), &cast.0, &best.score) {
+                let tried = self.run(&config, best.variant, cast, Duration::MAX);
                 let better = |found: &Tried| tried.score.cmp(&found.score) == Ordering::Less;
                 if found.as_ref().is_none_or(better) {
                     found = Some(tried);

@@ -61,7 +61,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Accelerators of the whole job: the ranks of the replica in it.
+    /// Accelerators of the whole job.
     #[must_use]
     pub const fn gpus(&self) -> u32 {
         self.nodes.saturating_mul(self.gpus_per_node)
@@ -90,6 +90,24 @@ pub struct ShapeState {
     pub probe: Option<Fact<Answer>>,
     /// The speed measured in this very shape.
     pub rate: Option<Fact<WindowsPerGpuS>>,
+    /// Ranks of a replica in it; `None` is one for each accelerator.
+    pub ranks: Option<Fact<u32>>,
+    /// Nothing may be submitted in it now, and why.
+    pub shut: Option<Fact<String>>,
+}
+
+impl ShapeState {
+    /// A shape of which nothing is known.
+    #[must_use]
+    pub const fn new(shape: Shape) -> Self {
+        Self {
+            shape,
+            probe: None,
+            rate: None,
+            ranks: None,
+            shut: None,
+        }
+    }
 }
 
 /// A prediction and what came of it: one job that was probed, submitted and started.
@@ -121,6 +139,8 @@ pub struct Limits {
     pub nodes: Option<Fact<u32>>,
     /// Jobs running or pending.
     pub jobs: Option<Fact<u32>>,
+    /// Replicas that the site's operator wants at most.
+    pub replicas: Option<Fact<u32>>,
 }
 
 /// What is left of an allocation.
@@ -204,6 +224,8 @@ pub struct Site {
     pub transfer: Cost,
     /// The part of an evaluation that does not depend on the number of windows.
     pub evaluation: Cost,
+    /// A replica leaves so long before its job's walltime is over.
+    pub leaves_before: Option<Fact<Duration>>,
     /// What one user may have at a time.
     pub limits: Limits,
     /// What is left of the allocation; `None` where nobody counts.
@@ -235,6 +257,12 @@ impl Site {
         let nodes = self.jobs.iter().filter_map(|job| self.shape(&job.shape));
         let nodes = nodes.map(|state| state.shape.nodes).sum();
         (nodes, u32::try_from(self.jobs.len()).unwrap_or(u32::MAX))
+    }
+
+    /// What a job of this walltime has of it.
+    pub(crate) fn usable(&self, walltime: Duration) -> Duration {
+        let leaves = self.leaves_before.as_ref();
+        walltime.saturating_sub(leaves.map_or(Duration::ZERO, |fact| fact.value))
     }
 
     /// What bounds the jobs of this site from `now` on.

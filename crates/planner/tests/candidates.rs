@@ -26,17 +26,20 @@ fn what_is_missing_is_named_with_the_line_that_would_mend_it() {
     assert_eq!(never.to_string(), "never probed");
     let name = "h100-8h".into();
     let fix = never.fix(&name).unwrap();
-    assert_eq!(fix, "[shapes.\"h100-8h\"] probe = true");
+    assert_eq!(fix, "[watch] probe_every_s = 600");
 
     let old = reason(|site| site.shapes[0].probe.as_mut().unwrap().at.0 -= 7 * 3_600_000);
     let text = "its newest probe is 7 h 10 min old; at most 6 h is used";
     assert_eq!(old.to_string(), text);
-    assert_eq!(old.fix(&name).unwrap(), "[collector] probe_every_s = 600");
+    assert_eq!(old.fix(&name).unwrap(), "[watch] probe_every_s = 600");
 
     let slow = reason(|site| site.rate = None);
     assert_eq!(slow, Exclusion::NoRate);
     let fix = slow.fix(&name).unwrap();
-    assert_eq!(fix, "[shapes.\"h100-8h\"] windows_per_gpu_s = MEASURED");
+    assert_eq!(
+        fix,
+        "[[shape]] name = \"h100-8h\", windows_per_gpu_s = MEASURED"
+    );
 
     let long = reason(|site| {
         let queue = site.partitions.values_mut().next().unwrap();
@@ -48,7 +51,7 @@ fn what_is_missing_is_named_with_the_line_that_would_mend_it() {
     );
     assert_eq!(
         long.fix(&name).unwrap(),
-        "[shapes.\"h100-8h\"] walltime_min = 300"
+        "[[shape]] name = \"h100-8h\", walltime = \"05:00:00\""
     );
 
     assert_eq!(

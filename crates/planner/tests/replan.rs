@@ -1,4 +1,4 @@
-//! A plan made again: kept, changed, and what would change it.
+//! A plan made again: kept, changed, and what would change it; and what is worth making one again for.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::{HOUR, LUMI, MINUTE, NOW, SNELLIUS, shape, snapshot};
 use hansa_base::Windows;
 use hansa_planner::{
-    Answer, Ask, Change, Flip, Job, JobState, Objective, Quantile, Snapshot, Verdict, WallMs, plan,
-    replan, sensitivity,
+    Answer, Ask, ChainPolicy, Change, Flip, Held, HeldPick, Job, JobState, News, Objective,
+    Quantile, Snapshot, Verdict, WallMs, news, plan, replan, sensitivity,
 };
 
 /// Snellius in jobs of eight hours and of one, which wait so long.
@@ -40,7 +40,7 @@ fn a_plan_changes_only_for_more_than_the_margin() {
 
     // The short queue is better now, by less than an hour of nearly six.
     let calm = queues(HOUR, 5 * MINUTE);
-    let kept = replan(&calm, &ask(), &first, 0.25).unwrap();
+    let kept = replan(&calm, &ask(), &first.held(), 0.25).unwrap();
     assert!(matches!(kept.verdict, Verdict::Kept { gain, .. } if gain > 0.0 && gain < 0.25));
     assert_eq!(
         kept.plan.picks, first.picks,
@@ -51,12 +51,12 @@ fn a_plan_changes_only_for_more_than_the_margin() {
             .to_string()
             .starts_with("kept: the best plan gains")
     );
-    let eager = replan(&calm, &ask(), &first, 0.01).unwrap();
+    let eager = replan(&calm, &ask(), &first.held(), 0.01).unwrap();
     assert!(matches!(eager.verdict, Verdict::Changed { gain } if gain > 0.01));
     assert_eq!(eager.plan.picks[0].candidate.shape.name, "h100-1h".into());
 
     // And if nothing has changed nothing does, whatever the margin.
-    let same = replan(&queues(HOUR, 50 * HOUR), &ask(), &first, 0.0).unwrap();
+    let same = replan(&queues(HOUR, 50 * HOUR), &ask(), &first.held(), 0.0).unwrap();
     assert!(matches!(same.verdict, Verdict::Kept { gain: 0.0, .. }));
     assert_eq!(same.plan.outcome, first.outcome);
 }
@@ -66,7 +66,7 @@ fn a_plan_that_cannot_be_followed_is_left() {
     let first = plan(&queues(HOUR, 2 * HOUR), &ask()).unwrap();
     let mut down = queues(HOUR, 2 * HOUR);
     down.sites[0].shapes[0].probe.as_mut().unwrap().value = Answer::Refused("DOWN".to_owned());
-    let gone = replan(&down, &ask(), &first, 0.5).unwrap();
+    let gone = replan(&down, &ask(), &first.held(), 0.5).unwrap();
     assert_eq!(
         gone.verdict.to_string(),
         "changed: h100-8h at snellius cannot be used as planned any more"
@@ -77,7 +77,7 @@ fn a_plan_that_cannot_be_followed_is_left() {
         deadline: 12 * HOUR,
         ..ask()
     };
-    let late = replan(&queues(11 * HOUR, 10 * MINUTE), &soon, &first, 0.9).unwrap();
+    let late = replan(&queues(11 * HOUR, 10 * MINUTE), &soon, &first.held(), 0.9).unwrap();
     assert_eq!(late.verdict, Verdict::Rescued);
 }
 
@@ -144,4 +144,149 @@ fn what_flips_a_plan_is_named() {
         );
     }
     assert_eq!(flips, sensitivity(&close, &ask(), &current).unwrap());
+}
+
+/// A job in a shape, in the queue since so long.
+fn waiting(shape: &str, since: Duration) -> Job {
+    let submitted = WallMs(NOW.0 - since.as_millis() as u64);
+    Job {
+        shape: shape.into(),
+        state: JobState::Pending { submitted },
+    }
+}
+
+fn running(shape: &str, since: Duration) -> Job {
+    let started = WallMs(NOW.0 - since.as_millis() as u64);
+    Job {
+        shape: shape.into(),
+        state: JobState::Running { started },
+    }
+}
+
+/// One replica at Snellius in this shape.
+fn one(shape: &str) -> Held {
+    let mut first = plan(&queues(HOUR, 50 * HOUR), &ask()).unwrap().held();
+    first.picks = vec![HeldPick {
+        site: "snellius".parse().unwrap(),
+        shape: shape.into(),
+        replicas: 1,
+        chain: ChainPolicy::Ahead,
+    }];
+    first
+}
+
+#[test]
+fn a_queue_that_fills_up_moves_the_plan_and_takes_back_what_waits() {
+    // The job has waited for longer than it was to, and a new one would wait for two days.
+    let mut full = queues(50 * HOUR, 10 * MINUTE);
+    full.sites[0].jobs = vec![waiting("h100-8h", 60 * HOUR)];
+    let moved = replan(&full, &ask(), &one("h100-8h"), 0.1).unwrap();
+    assert!(
+        matches!(moved.verdict, Verdict::Changed { gain } if gain > 0.1),
+        "{}",
+        moved.verdict
+    );
+    let pick = &moved.plan.picks[0];
+    assert_eq!(pick.candidate.shape.name, "h100-1h".into());
+    assert_eq!(
+        (pick.terms.replicas, pick.already),
+        (1, 0),
+        "what waits is of another shape"
+    );
+    let waits = moved.plan.members.iter().filter(|m| !m.first.paid).count();
+    assert_eq!(waits, 1, "and is no member any more");
+
+    // If it is due in ten minutes, it is kept.
+    full.sites[0].jobs = vec![waiting("h100-8h", 50 * HOUR - 10 * MINUTE)];
+    let kept = replan(&full, &ask(), &one("h100-8h"), 0.1).unwrap();
+    assert!(
+        matches!(kept.verdict, Verdict::Kept { .. }),
+        "{}",
+        kept.verdict
+    );
+    assert_eq!(kept.plan.picks[0].already, 1);
+    assert_eq!(kept.plan.members[0].first.starts_in, 10 * MINUTE);
+}
+
+#[test]
+fn a_site_that_is_lost_moves_the_plan_at_once_and_its_running_job_stays() {
+    let mut shut = queues(HOUR, HOUR);
+    shut.sites[0].jobs = vec![running("h100-8h", HOUR)];
+    for state in &mut shut.sites[0].shapes {
+        state.shut = Some(common::stated("the site's queue is paused".to_owned()));
+    }
+    let lost = replan(&shut, &ask(), &one("h100-8h"), 1e9).unwrap();
+    assert!(
+        matches!(lost.verdict, Verdict::Gone { .. }),
+        "{}",
+        lost.verdict
+    );
+    assert!(
+        lost.plan
+            .picks
+            .iter()
+            .all(|p| p.candidate.site.as_str() != "snellius")
+    );
+    let there = &lost.plan.members[0];
+    assert_eq!(
+        (there.site, there.first.paid, there.first.ends_in),
+        (0, true, 7 * HOUR)
+    );
+}
+
+#[test]
+fn a_job_that_runs_keeps_its_place_and_another_shape_follows_it() {
+    let mut busy = queues(HOUR, 5 * MINUTE);
+    busy.run.target = Windows(2_000_000);
+    busy.sites[0].jobs = vec![running("h100-8h", 7 * HOUR)];
+    let held = replan(&busy, &ask(), &one("h100-1h"), 1e9).unwrap();
+    let [there, next, ..] = &held.plan.members[..] else {
+        panic!("{:?}", held.plan.members)
+    };
+    assert_eq!((there.first.ends_in, there.first.paid), (HOUR, true));
+    assert_eq!((next.first.starts_in, next.walltime), (HOUR, HOUR));
+    assert_eq!(held.plan.picks[0].already, 1);
+    // Under a limit of one job there is room for it all the same.
+    busy.sites[0].limits.jobs = Some(common::stated(1));
+    let chained = plan(&busy, &ask()).unwrap();
+    let here = chained
+        .picks
+        .iter()
+        .find(|p| p.candidate.site.as_str() == "snellius");
+    assert_eq!(here.unwrap().terms.replicas, 1);
+}
+
+#[test]
+fn what_happened_is_told_and_what_is_small_is_not() {
+    let before = queues(HOUR, 10 * MINUTE);
+    assert_eq!(news(&before, &before), []);
+    let probe = |snapshot: &mut Snapshot, wait: Duration| {
+        let probe = snapshot.sites[0].shapes[0].probe.as_mut().unwrap();
+        probe.value = Answer::StartsAt(probe.at.after(wait));
+    };
+    let mut after = before.clone();
+    probe(&mut after, HOUR + 10 * MINUTE);
+    assert_eq!(news(&before, &after), [], "a sixth more");
+    probe(&mut after, 2 * HOUR);
+    after.sites[0].jobs = vec![running("h100-1h", MINUTE)];
+    after.sites[1].shapes[0].shut = Some(common::stated("drained".to_owned()));
+    after.sites[1].startup = common::cost(900.0);
+    let texts: Vec<String> = news(&before, &after).iter().map(News::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "a job in h100-1h at snellius has started",
+            "h100-8h at snellius would wait 2 h, not 60 min",
+            "g-8h at lumi cannot be used: drained",
+            "speed, start-up or transfer at lumi have changed",
+        ]
+    );
+    let ended = news(&after, &before);
+    assert!(
+        ended.iter().any(|n| matches!(n, News::Ended { .. })),
+        "{ended:?}"
+    );
+    let mut fewer = before.clone();
+    fewer.sites.pop();
+    assert_eq!(news(&before, &fewer), [News::Sites]);
 }

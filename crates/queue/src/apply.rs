@@ -92,6 +92,10 @@ impl State {
                 outcome,
                 then,
             } => self.judged(at, *intent, outcome, then),
+            Event::PlanAdopted(plan) => {
+                self.plan = Some(plan.clone());
+                Ok(())
+            }
             Event::Restored { next_intent } => {
                 self.next_intent = self.next_intent.max(*next_intent);
                 Ok(())
@@ -360,6 +364,18 @@ impl State {
         let Some(text) = event.decision() else {
             return;
         };
+        if let Event::PlanAdopted(_) = event {
+            // It is about all of them.
+            for site in self.sites.values_mut() {
+                let (replica, text) = (None, Line::new(&text));
+                push(
+                    &mut site.decisions,
+                    Decision { at, replica, text },
+                    DECISIONS_MAX,
+                );
+            }
+            return;
+        }
         let intent = event.intent().and_then(|id| self.intents.get(&id));
         let of_intent = intent.map(|intent| &intent.intention);
         let (site, replica) = match (event, of_intent) {
@@ -409,6 +425,7 @@ impl Site {
     /// Another statement about the allocation counts from now on; the same one counts on.
     fn profile(&mut self, at: UnixS, profile: &SiteProfile) {
         let before = self.profile.replace(profile.clone());
+        self.profiled = Some(at);
         if before.is_none_or(|before| before.budget != profile.budget) {
             self.budget.said = profile.budget;
             self.budget.said_at = at;

@@ -107,6 +107,14 @@ pub enum QueueRefusal {
         /// Why.
         held: Held,
     },
+    /// Another plan was adopted meanwhile.
+    #[error("plan {found} was made when plan {due} was due: make it again")]
+    OtherPlan {
+        /// What came.
+        found: u64,
+        /// What was due.
+        due: u64,
+    },
     /// The state of the machine is broken.
     #[error("the queue's state is broken: {0}")]
     Broken(String),

@@ -6,6 +6,7 @@ use hansa_base::{ReplicaName, SiteName};
 
 use crate::held::Held;
 use crate::outcome::{Outcome, PauseWhy, Then};
+use crate::planned::Adopted;
 use crate::{
     Begin, Budget, GpuS, IntentId, JobId, LeaseNo, Line, Shape, SiteProfile, Stamped, UnixS,
 };
@@ -169,6 +170,8 @@ pub enum Event {
         /// What is left.
         budget: Budget,
     },
+    /// A plan took the place of the one before.
+    PlanAdopted(Adopted),
     /// The run was restored from a backup: intents that the lost history may have made are skipped.
     Restored {
         /// The next intent's number.
@@ -207,6 +210,13 @@ pub enum Why {
         /// How many.
         jobs: u32,
     },
+    /// A plan wants so many jobs.
+    Planned {
+        /// The plan's number.
+        plan: u64,
+        /// How many.
+        jobs: u32,
+    },
     /// The link before it has started, and ends at its walltime.
     Chained,
     /// An operator asked for it.
@@ -218,6 +228,8 @@ impl fmt::Display for Why {
         match self {
             Self::Wanted { jobs: 1 } => f.write_str("the profile wants a job"),
             Self::Wanted { jobs } => write!(f, "the profile wants {jobs} jobs"),
+            Self::Planned { plan, jobs: 1 } => write!(f, "plan {plan} wants a job"),
+            Self::Planned { plan, jobs } => write!(f, "plan {plan} wants {jobs} jobs"),
             Self::Chained => f.write_str("the link before it runs, and ends at its walltime"),
             Self::Operator(why) if why.as_str().is_empty() => f.write_str("ordered by an operator"),
             Self::Operator(why) => write!(f, "ordered by an operator: {why}"),
@@ -364,6 +376,7 @@ impl Event {
                 ),
                 None => "an operator set the budget to be unlimited".to_owned(),
             },
+            Self::PlanAdopted(plan) => plan.to_string(),
             Self::Restored { next_intent } => {
                 format!("restored from a backup: intents go on at {next_intent}")
             }

@@ -18,6 +18,10 @@ pub enum Held {
     SiteDrained(Line),
     /// The site's queue is paused.
     QueuePaused(Line),
+    /// The planner decides, and has made no plan yet.
+    NoPlan,
+    /// The plan of this number has no job here.
+    NotPlanned(u64),
     /// No site process has told its profile.
     NoProfile,
     /// Nobody runs the site process now.
@@ -62,6 +66,10 @@ impl fmt::Display for Held {
             Self::NoWork => f.write_str("all windows are committed or being trained"),
             Self::SiteDrained(why) => write!(f, "the site is drained: {why}"),
             Self::QueuePaused(why) => write!(f, "the site's queue is paused: {why}"),
+            Self::NoPlan => {
+                f.write_str("the planner decides, and has made no plan yet; `hansa plan` says why")
+            }
+            Self::NotPlanned(plan) => write!(f, "plan {plan} has no job here"),
             Self::NoProfile => f.write_str("no site process has told its profile yet"),
             Self::NoSiteProcess => f.write_str("no site process runs"),
             Self::Backoff { until, why } => write!(f, "waiting until {until} after: {why}"),

@@ -22,6 +22,7 @@ mod order;
 mod orders;
 mod outcome;
 mod phase;
+mod planned;
 mod policy;
 mod profile;
 mod report;
@@ -29,6 +30,7 @@ mod state;
 mod sync;
 mod text;
 mod view;
+mod wants;
 
 pub use accuracy::{Accuracy, STRENGTHS, accuracy, discounted_s};
 pub use apply::Misfit;
@@ -39,7 +41,8 @@ pub use machine::{Handled, Machine, Timing};
 pub use order::{Begin, Order, Submission};
 pub use outcome::{Outcome, PauseWhy, Then};
 pub use phase::Phase;
-pub use profile::{Budget, Chain, Retry, Shape, SiteProfile};
+pub use planned::{Adopted, Planning, Promise, SitePlan};
+pub use profile::{Budget, Chain, Retry, Shape, SiteProfile, Stated, StatedShape};
 pub use report::{
     BudgetReport, How, JobReport, JobSource, PartitionReport, ProbeAnswer, ProbeReport, Refusal,
     RefusalKind, Report, ReservationReport, Stamped, UsageReport,

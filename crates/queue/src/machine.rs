@@ -11,12 +11,15 @@ use hansa_base::{MonoMs, SiteName};
 use crate::apply::Misfit;
 use crate::command::{QueueOrder, QueueRefusal};
 use crate::event::{Event, Why};
+use crate::held::Held;
 use crate::judge::{follow_up, join, judged, outcome_of};
 use crate::orders::orders;
 use crate::outcome::{Outcome, PauseWhy};
+use crate::planned::Adopted;
 use crate::policy::{self, Look, held_back, intention, shape_of, slot_name};
 use crate::state::{Lease, State};
 use crate::view::{Now, RunView};
+use crate::wants::wants;
 use crate::{
     Begin, IntentId, JobId, LeaseNo, Line, Order, Report, RunNews, ShapeName, SiteProfile, Stamped,
     SyncReply, SyncRequest,
@@ -125,13 +128,40 @@ impl Machine {
 
     /// Why nothing more would be submitted at a site now; `None` if it could be.
     #[must_use]
-    pub fn held(&self, site: &SiteName, run: &RunView, now: Now) -> Option<crate::held::Held> {
+    pub fn held(&self, site: &SiteName, run: &RunView, now: Now) -> Option<Held> {
         let look = self.look(site, run, now)?;
         let Some(profile) = &look.site.profile else {
-            return Some(crate::held::Held::NoProfile);
+            return Some(Held::NoProfile);
         };
-        let shape = profile.shape(&profile.preferred)?;
-        held_back(&look, profile, None, shape, Begin::Now)
+        match wants(&look, profile) {
+            Err(held) => Some(held),
+            Ok(wants) => match wants.plan {
+                Some(plan) if wants.jobs == 0 => Some(Held::NotPlanned(plan)),
+                _ => held_back(&look, profile, None, wants.shape, Begin::Now),
+            },
+        }
+    }
+
+    /// A plan takes the place of the one before; every site follows it at once. Its number is the next
+    /// one, so that of two that were made beside each other one is adopted.
+    pub fn adopt(&mut self, plan: Adopted, run: &RunView, now: Now) -> Handled<()> {
+        let reply = self.try_adopt(plan, run, now);
+        self.handled(reply)
+    }
+
+    fn try_adopt(&mut self, plan: Adopted, run: &RunView, now: Now) -> Result<(), QueueRefusal> {
+        let due = self.state.next_plan();
+        if plan.no != due {
+            let found = plan.no;
+            return Err(QueueRefusal::OtherPlan { found, due });
+        }
+        let mut planned = plan.sites.iter();
+        planned.try_for_each(|plan| self.check_site(&plan.site))?;
+        self.put(Event::PlanAdopted(plan), now)?;
+        let sites: Vec<SiteName> = self.state.sites.keys().cloned().collect();
+        sites
+            .iter()
+            .try_for_each(|site| self.decide(site, run, now))
     }
 
     /// A site process reports, and asks what to do.

@@ -61,7 +61,7 @@ fn orders_of(state: &State, intent: &Intent) -> Vec<Order> {
 fn submission(state: &State, intent: &Intent) -> Submission {
     let intention = &intent.intention;
     let before = intention.after.and_then(|id| state.intents.get(&id));
-    let begin = match before.is_some_and(Intent::is_live) {
+    let begin = match before.is_some_and(Intent::is_live) || intention.after.is_none() {
         true => intention.begin,
         // The link before it has ended since.
         false => Begin::Now,

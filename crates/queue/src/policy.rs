@@ -1,10 +1,11 @@
-//! The first policy: keep the wanted number of replicas of each site in the queue or running.
+//! The policy: keep the wanted number of replicas of each site in the queue or running.
 //!
 //! ```text
 //!   next() ──► the first thing that is to be decided ──► apply ──► next() … until there is nothing
 //! ```
 //!
-//! So each decision sees those before it. The planner replaces this file. Never here: changes.
+//! So each decision sees those before it. How many, and in which shape, is [`crate::wants`]'s answer. Never
+//! here: changes.
 
 use hansa_base::{ReplicaName, SiteName};
 
@@ -15,6 +16,7 @@ use crate::outcome::PauseWhy;
 use crate::phase::Phase;
 use crate::state::{Intent, Release, Site, State};
 use crate::view::RunView;
+use crate::wants::{Wants, wants};
 use crate::{Begin, Chain, Line, ProbeAnswer, Shape, ShapeName, SiteProfile, UnixS};
 
 /// A successor that would start this soon anyway needs no release.
@@ -82,9 +84,8 @@ fn unwanted(look: &Look<'_>, intent: &Intent) -> Option<Line> {
         )));
     }
     let profile = look.site.profile.as_ref()?;
-    let wanted = matches!(intent.intention.why, Why::Operator(_))
-        || slot_number(&intent.intention.replica).is_some_and(|n| n <= profile.wanted_jobs);
-    (!wanted).then(|| Line::new("the profile wants fewer jobs"))
+    // While nobody has decided, what waits goes on waiting.
+    wants(look, profile).ok()?.unwanted(look, intent)
 }
 
 fn end_unwanted(look: &Look<'_>) -> Option<Event> {
@@ -145,10 +146,14 @@ fn release(look: &Look<'_>) -> Option<Event> {
             .wait
             .as_ref()
             .is_some_and(|(until, _)| *until > look.now);
-        let free = intent.intention.after.is_none_or(|before| {
-            let before = look.state.intents.get(&before);
-            before.is_none_or(|before| !before.is_live())
-        });
+        let free = match intent.intention.after {
+            Some(before) => {
+                let before = look.state.intents.get(&before);
+                before.is_none_or(|before| !before.is_live())
+            }
+            // A plan held it back, and this one does not.
+            None => wanted_begin(look).is_none(),
+        };
         let worth = begin > look.now.after_s(RELEASE_WORTH_S);
         let asleep = intent.job.is_some()
             && intent.phase() == Phase::Pending
@@ -159,16 +164,39 @@ fn release(look: &Look<'_>) -> Option<Event> {
     })
 }
 
+/// When the plan lets a new job start.
+fn wanted_begin(look: &Look<'_>) -> Option<UnixS> {
+    let profile = look.site.profile.as_ref()?;
+    wants(look, profile).ok()?.begin
+}
+
 fn submit(look: &Look<'_>) -> Option<Event> {
     let profile = look.site.profile.as_ref()?;
-    (1..=profile.wanted_jobs).find_map(|number| {
-        let replica = slot_name(number)?;
-        for_slot(look, profile, &replica)
-    })
+    match wants(look, profile) {
+        Ok(wants) => {
+            let replicas = wants.replicas(look);
+            (replicas.iter()).find_map(|replica| for_slot(look, profile, &wants, replica))
+        }
+        Err(held) => {
+            let replica = slot_name(1)?;
+            let told = look.site.slots.get(&replica);
+            let told = told.and_then(|slot| slot.held.as_ref());
+            (told != Some(&held)).then(|| Event::HeldBack {
+                site: look.name.clone(),
+                replica,
+                held: Some(held),
+            })
+        }
+    }
 }
 
 /// What the replica lacks, or why it does not get it.
-fn for_slot(look: &Look<'_>, profile: &SiteProfile, replica: &ReplicaName) -> Option<Event> {
+fn for_slot(
+    look: &Look<'_>,
+    profile: &SiteProfile,
+    wants: &Wants<'_>,
+    replica: &ReplicaName,
+) -> Option<Event> {
     let slot = look.site.slots.get(replica);
     let told = slot.and_then(|slot| slot.held.as_ref());
     let tell = |held: Option<Held>| Event::HeldBack {
@@ -176,10 +204,10 @@ fn for_slot(look: &Look<'_>, profile: &SiteProfile, replica: &ReplicaName) -> Op
         replica: replica.clone(),
         held,
     };
-    let Some((begin, after, why)) = need(look, profile, replica) else {
+    let Some((begin, after, why)) = need(look, wants, replica) else {
         return told.is_some().then(|| tell(None));
     };
-    let shape = profile.shape(&profile.preferred)?;
+    let shape = wants.shape;
     if let Some(held) = held_back(look, profile, Some(replica), shape, begin) {
         let same =
             told.is_some_and(|told| std::mem::discriminant(told) == std::mem::discriminant(&held));
@@ -193,18 +221,18 @@ fn for_slot(look: &Look<'_>, profile: &SiteProfile, replica: &ReplicaName) -> Op
 type Need = (Begin, Option<crate::IntentId>, Why);
 
 /// A replica without a job needs one; one whose job runs needs the next link.
-fn need(look: &Look<'_>, profile: &SiteProfile, replica: &ReplicaName) -> Option<Need> {
+fn need(look: &Look<'_>, wants: &Wants<'_>, replica: &ReplicaName) -> Option<Need> {
     let mut live = look.state.live_of(look.name, replica);
-    let jobs = profile.wanted_jobs;
     let Some(first) = live.next() else {
-        return Some((Begin::Now, None, Why::Wanted { jobs }));
+        let begin = wants.begin.map_or(Begin::Now, Begin::At);
+        return Some((begin, None, wants.why()));
     };
     let alone = live.next().is_none() && first.is_running() && first.cancel.is_none();
     if !alone {
         return None;
     }
     let after = Some(first.intention.intent);
-    match profile.chain {
+    match wants.chain {
         Chain::None => None,
         Chain::Begin => Some((Begin::At(first.walltime_end()?), after, Why::Chained)),
         Chain::Singleton => Some((Begin::Singleton, after, Why::Chained)),
@@ -336,7 +364,7 @@ pub(crate) fn slot_name(number: u32) -> Option<ReplicaName> {
     format!("r{number}").parse().ok()
 }
 
-fn slot_number(replica: &ReplicaName) -> Option<u32> {
+pub(crate) fn slot_number(replica: &ReplicaName) -> Option<u32> {
     replica.as_str().strip_prefix('r')?.parse().ok()
 }
 

@@ -127,6 +127,44 @@ pub struct SiteProfile {
     pub usage_every_s: u64,
     /// When to stop trying.
     pub retry: Retry,
+    /// What it says for plans, if anything.
+    pub stated: Option<Stated>,
+}
+
+/// What a profile says for plans, until the run has measured it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stated {
+    /// From a job's start until its replica can train.
+    pub startup_ms: Option<u64>,
+    /// Weights there and back, per round.
+    pub transfer_ms: Option<u64>,
+    /// A replica leaves so long before its job's walltime is over.
+    pub leaves_before_ms: Option<u64>,
+    /// Nodes of all jobs of the run, at most.
+    pub nodes_max: Option<u32>,
+    /// Jobs of the run, running or pending, at most.
+    pub jobs_max: Option<u32>,
+    /// Of shapes.
+    pub shapes: Vec<StatedShape>,
+}
+
+/// What a profile says of a shape for plans.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatedShape {
+    /// Which.
+    pub shape: ShapeName,
+    /// Millionths of a window that one accelerator trains in a second.
+    pub microwindows_per_gpu_s: Option<u64>,
+    /// Ranks of a replica; `None` is one for each accelerator.
+    pub ranks: Option<u32>,
+}
+
+impl Stated {
+    /// What is said of a shape.
+    #[must_use]
+    pub fn shape(&self, name: &ShapeName) -> Option<&StatedShape> {
+        self.shapes.iter().find(|stated| stated.shape == *name)
+    }
 }
 
 impl SiteProfile {

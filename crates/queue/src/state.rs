@@ -10,6 +10,7 @@ use crate::event::{Intention, Joined};
 use crate::held::Held;
 use crate::outcome::{Outcome, PauseWhy};
 use crate::phase::Phase;
+use crate::planned::Adopted;
 use crate::{
     Budget, BudgetReport, GpuS, How, IntentId, JobId, JobReport, LeaseNo, Line, PartitionReport,
     ProbeReport, Raw, ReservationReport, Shape, ShapeName, SiteProfile, UnixS, UsageReport,
@@ -24,6 +25,8 @@ pub struct State {
     pub sites: BTreeMap<SiteName, Site>,
     /// Those that are live, and the last of each site that are not.
     pub intents: BTreeMap<IntentId, Intent>,
+    /// The plan in force.
+    pub plan: Option<Adopted>,
 }
 
 /// One facility's queue.
@@ -35,6 +38,8 @@ pub struct Site {
     pub last_lease: LeaseNo,
     /// What its process told of its profile.
     pub profile: Option<SiteProfile>,
+    /// When it was told.
+    pub profiled: Option<UnixS>,
     /// The newest report of each spool, the latest spool last.
     pub spools: Vec<(Line, u64)>,
     /// Submissions are paused.
@@ -250,6 +255,14 @@ impl State {
     pub const fn after_a_restore(&self) -> IntentId {
         const SKIPPED: u64 = 100_000;
         IntentId(self.next_intent.0.saturating_add(SKIPPED))
+    }
+
+    /// The next plan's number.
+    #[must_use]
+    pub fn next_plan(&self) -> u64 {
+        self.plan
+            .as_ref()
+            .map_or(1, |plan| plan.no.saturating_add(1))
     }
 
     /// The live intents of a site.

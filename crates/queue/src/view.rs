@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hansa_base::{MonoMs, ReplicaId, SiteName};
 
-use crate::{Line, UnixS};
+use crate::{Line, Planning, UnixS};
 
 /// The two times that count: one that survives restarts, and one that never jumps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct RunView {
     pub drained: BTreeMap<SiteName, Line>,
     /// Windows that are not committed, over what is left of the run.
     pub windows_left: u64,
+    /// Who decides which jobs are wanted.
+    pub planning: Planning,
     /// Replicas that are alive: the observed state.
     pub observed: BTreeSet<ReplicaId>,
 }

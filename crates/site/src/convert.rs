@@ -2,8 +2,8 @@
 
 use hansa_queue::{
     Budget, Chain, GpuS, IntentId, JobReport, JobSource, Line, PartitionReport, ProbeAnswer,
-    ProbeReport, Raw, Refusal, RefusalKind, ReservationReport, Retry, Shape, SiteProfile, UnixS,
-    UsageReport,
+    ProbeReport, Raw, Refusal, RefusalKind, ReservationReport, Retry, Shape, SiteProfile, Stated,
+    StatedShape, UnixS, UsageReport,
 };
 use hansa_slurm::parse::{
     self, Answer, Field, JobState, Lasting, Limit, NodeList, Partition, Reservation, SacctRow,
@@ -52,6 +52,30 @@ pub fn site_profile(profile: &Profile) -> SiteProfile {
             backoff_longest_s: retry.backoff_longest_s,
             exclude_node_s: retry.exclude_node_s,
         },
+        stated: Some(stated(profile)),
+    }
+}
+
+/// What a profile says for plans.
+fn stated(profile: &Profile) -> Stated {
+    let ms = |seconds: f64| (seconds * 1e3).round() as u64;
+    let of_shape = |shape: &ShapeRow| {
+        let said = shape.windows_per_gpu_s.is_some() || shape.ranks.is_some();
+        said.then(|| StatedShape {
+            shape: shape.name.as_str().into(),
+            microwindows_per_gpu_s: shape
+                .windows_per_gpu_s
+                .map(|rate| (rate * 1e6).round() as u64),
+            ranks: shape.ranks,
+        })
+    };
+    Stated {
+        startup_ms: profile.costs.startup_s.map(ms),
+        transfer_ms: profile.costs.transfer_s.map(ms),
+        leaves_before_ms: Some(profile.script.signal_before_s.saturating_mul(1000)),
+        nodes_max: profile.limits.nodes,
+        jobs_max: profile.limits.jobs,
+        shapes: profile.shape.iter().filter_map(of_shape).collect(),
     }
 }
 

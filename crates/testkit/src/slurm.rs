@@ -10,18 +10,20 @@ use tempfile::TempDir;
 const WITHIN: Duration = Duration::from_secs(180);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Nodes of little, so that two jobs of a GPU each fit and a third waits.
+/// Nodes of little, so that two jobs of a GPU each fit and a third waits; and one in a partition aside.
 const SHAPE: &str = r"
-N_NODES=2
-NAMES='gn[1-2]'
-NODES='NodeName=gn[1-2] NodeAddr=@A@ Port=@P[0-1]@ Sockets=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=65536 Gres=gpu:a100:1'
-PARTS='PartitionName=gpu Nodes=gn[1-2] MaxTime=00:30:00 DefaultTime=00:01:00 Default=YES'
-GRES='NodeName=gn[1-2] Name=gpu Type=a100 File=@GPU[0-0]@'
+N_NODES=3
+NAMES='gn[1-3]'
+NODES='NodeName=gn[1-3] NodeAddr=@A@ Port=@P[0-2]@ Sockets=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=65536 Gres=gpu:a100:1'
+PARTS='
+PartitionName=gpu Nodes=gn[1-2] MaxTime=00:30:00 DefaultTime=00:01:00 Default=YES
+PartitionName=side Nodes=gn3 MaxTime=00:30:00 DefaultTime=00:01:00'
+GRES='NodeName=gn[1-3] Name=gpu Type=a100 File=@GPU[0-0]@'
 EXTRA='MessageTimeout=3'
 QOS='debug MaxWall=00:30:00 MaxSubmitJobsPU=2 Flags=DenyOnLimit'
 ";
 
-/// A cluster with two nodes of one GPU each; gone with the value.
+/// A cluster with three nodes of one GPU each, of which one is in a partition aside; gone with the value.
 pub struct SlurmCluster {
     tool: PathBuf,
     folder: TempDir,

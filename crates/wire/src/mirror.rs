@@ -200,25 +200,38 @@ impl Wire for Duration {
 }
 
 /// Declares the mirror of a struct with public fields: same names, in this order. A field that is
-/// derived from the others is left out, and made by a method of theirs.
+/// derived from the others is left out, and made by a method of theirs. A field that came `later` is an
+/// `Option`, and not written while it is `None`.
 macro_rules! mirror_struct {
     ($json:ident = $type:ident { $($field:ident: $part:ty),* $(,)? }
+        $(later { $($new:ident: $new_part:ty),* $(,)? })?
         $(derived $derived:ident by $derive:ident)?
         $(check $check:expr)?) => {
         #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
         #[allow(missing_docs)]
         #[doc = concat!("JSON form of `", stringify!($type), "`.")]
-        pub struct $json { $(pub $field: <$part as $crate::Wire>::Json),* }
+        pub struct $json {
+            $(pub $field: <$part as $crate::Wire>::Json,)*
+            $($(
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                pub $new: Option<<$new_part as $crate::Wire>::Json>,
+            )*)?
+        }
 
         impl $crate::Wire for $type {
             type Json = $json;
             fn to_json(&self) -> $json {
-                $json { $($field: $crate::Wire::to_json(&self.$field)),* }
+                $json {
+                    $($field: $crate::Wire::to_json(&self.$field),)*
+                    $($($new: self.$new.as_ref().map($crate::Wire::to_json),)*)?
+                }
             }
             fn from_json(json: $json) -> Result<Self, $crate::BadValue> {
                 let value = $type {
                     $($field: <$part as $crate::Wire>::from_json(json.$field)
                         .map_err(|error| error.at(stringify!($field)))?,)*
+                    $($($new: <Option<$new_part> as $crate::Wire>::from_json(json.$new)
+                        .map_err(|error| error.at(stringify!($new)))?,)*)?
                     $($derived: Default::default(),)?
                 };
                 $(

@@ -174,8 +174,8 @@ fn cost(seconds: u64) -> Cost {
 
 /// A site with three shapes of 4, 16 and 48 nodes, and of 4, 8 and 24 hours.
 fn site(name: &str, gpus: u32, windows_per_gpu_s: f64, startup_s: u64, transfer_s: u64) -> Site {
-    let shape = |(nodes, hours): (u32, u64)| ShapeState {
-        shape: Shape {
+    let shape = |(nodes, hours): (u32, u64)| {
+        ShapeState::new(Shape {
             name: format!("{nodes}x{hours}h").as_str().into(),
             partition: "batch".into(),
             account: None,
@@ -183,9 +183,7 @@ fn site(name: &str, gpus: u32, windows_per_gpu_s: f64, startup_s: u64, transfer_
             nodes,
             gpus_per_node: gpus,
             walltime: Duration::from_secs(hours * HOUR_S),
-        },
-        probe: None,
-        rate: None,
+        })
     };
     Site {
         name: name.parse().unwrap(),
@@ -195,6 +193,7 @@ fn site(name: &str, gpus: u32, windows_per_gpu_s: f64, startup_s: u64, transfer_
         startup: cost(startup_s),
         transfer: cost(transfer_s),
         evaluation: Cost::UNKNOWN,
+        leaves_before: None,
         limits: Limits::default(),
         budget: None,
         closed: Vec::new(),

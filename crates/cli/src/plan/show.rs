@@ -1,5 +1,6 @@
 //! A plan as tables.
 
+use super::input::Live;
 use crate::demo::plain_table;
 use crate::ui::{self, out};
 use comfy_table::Table;
@@ -19,12 +20,50 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
+/// The plan in force: its age, why it was adopted, what it promised.
+pub fn current(live: &Live, verdict: Option<&str>) {
+    let view = &live.view;
+    let at = |s: u64| ui::wall_time(s.saturating_mul(1000));
+    match (&live.current, view.policy.as_str()) {
+        (_, "fixed") => out!("Each site's profile decides (plan.policy is \"fixed\")."),
+        (None, "advise") => out!("No plan was applied yet: each site's profile decides."),
+        (None, _) => out!("No plan is in force yet: nothing is submitted."),
+        (Some(plan), _) => {
+            let age = spell(view.now_ms as f64 / 1e3 - plan.made.0 as f64);
+            out!(
+                "Plan {} is in force, {age} old: {}.",
+                plan.no,
+                plan.summary()
+            );
+            out!("Adopted because: {}.", plan.why);
+            let promise = &plan.promise;
+            out!(
+                "It promised: {} at {}, {} windows in {} rounds, {:.1} GPU-hours.",
+                promise.ended,
+                at(promise.ends.0),
+                ui::count(promise.windows),
+                ui::count(promise.rounds),
+                promise.cost.hours()
+            );
+        }
+    }
+    if let Some(last) = &view.proposal {
+        let (verdict, because) = (&last.verdict, &last.because);
+        let when = ui::wall_time(last.at_ms);
+        out!("Last looked at {when} ({because}): {verdict}.");
+    }
+    match verdict {
+        Some(verdict) => out!("\nNow: {verdict}.\n"),
+        None => out!("\nThe best of now:\n"),
+    }
+}
+
 /// The decision, what becomes of it, its traps, and what could not be used.
 pub fn plan(snapshot: &Snapshot, plan: &PlanReport) {
     if plan.picks.is_empty() {
-        out!("Submit nothing: no job would help.");
+        out!("Submit nothing: no further job would help.");
     } else {
-        out!("Submit, from {}:\n", ui::wall_time(snapshot.now.0));
+        out!("Have, from {} on:\n", ui::wall_time(snapshot.now.0));
         out!("{}", picks(&plan.picks));
     }
     out!("\n{}\n", outcome(snapshot, plan));
@@ -78,6 +117,7 @@ fn picks(picks: &[PickReport]) -> Table {
         "site",
         "shape",
         "replicas",
+        "of these there",
         "GPUs each",
         "walltime",
         "chain",
@@ -93,6 +133,7 @@ fn picks(picks: &[PickReport]) -> Table {
             pick.site.clone(),
             pick.shape.clone(),
             pick.replicas.to_string(),
+            pick.already.to_string(),
             pick.gpus.to_string(),
             spell(pick.walltime_s),
             pick.chain.replace('_', " "),
@@ -125,7 +166,7 @@ fn sites(sites: &[SiteReport]) -> Table {
     let mut table = plain_table(&header);
     for site in sites {
         let there = match site.there_already {
-            true => " (a job that is there)",
+            true => " (a job that runs)",
             false => "",
         };
         table.add_row([

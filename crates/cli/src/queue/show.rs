@@ -55,7 +55,9 @@ fn print_head(site: &SiteView) {
         Some(process) => out!("process     none; last was {}", process.holder),
         None => out!("process     none"),
     }
-    if let (Some(shape), Some(chain)) = (&site.preferred, &site.chain) {
+    if let Some(plan) = &site.plan {
+        out!("wants       {plan}");
+    } else if let (Some(shape), Some(chain)) = (&site.preferred, &site.chain) {
         let jobs = site.wanted_jobs;
         out!("wants       {jobs} replicas in shape {shape}, chained by {chain}");
     }

@@ -4,6 +4,7 @@
 
 mod bulk;
 mod control;
+mod plan;
 mod queue;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use hansa_wire::{BadValue, WIRE_VERSION, Wire};
 
 use crate::actor::{Mailbox, NotTaken};
 use crate::auth::Scope;
+use crate::planning::Planner;
 use crate::queue::QueueMailbox;
 use crate::shell::SharedShell;
 
@@ -39,6 +41,7 @@ pub(crate) struct App {
     pub shell: SharedShell,
     pub mailbox: Mailbox,
     pub queue: QueueMailbox,
+    pub planner: Planner,
 }
 
 type SharedApp = Arc<App>;
@@ -58,6 +61,7 @@ pub(crate) fn router(app: SharedApp) -> Router {
         .route(path::STATUS, get(control::status))
         .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
         .merge(queue::routes())
+        .merge(plan::routes())
         .layer(from_fn_with_state(app.clone(), limit_time));
     let bulk = Router::new()
         .route("/v1/blobs/{hash}/manifest", get(bulk::manifest))

@@ -27,7 +27,9 @@ pub(super) fn routes() -> Router<SharedApp> {
 
 /// Tells the queue how the run stands now. The run's thread may have ended: then its last word holds.
 async fn inform(app: &SharedApp) {
-    if let Ok(run) = app.mailbox.query(|machine, _| run_view(machine)).await {
+    let planning = app.shell.planning();
+    let look = move |machine: &_, _| run_view(machine, planning);
+    if let Ok(run) = app.mailbox.query(look).await {
         app.queue.run(run);
     }
 }
@@ -74,7 +76,9 @@ impl From<&QueueRefusal> for Refused {
             QueueRefusal::Fenced { .. } => Code::Fenced,
             QueueRefusal::UnknownSite(_) => Code::UnknownSite,
             QueueRefusal::UnknownShape { .. } => Code::NotFound,
-            QueueRefusal::NotLive(_) | QueueRefusal::Held { .. } => Code::Pointless,
+            QueueRefusal::NotLive(_)
+            | QueueRefusal::Held { .. }
+            | QueueRefusal::OtherPlan { .. } => Code::Pointless,
             QueueRefusal::Broken(_) => Code::Broken,
         };
         let mut body = ErrorBody::new(code, refusal);

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use hansa_base::{Hash, MonoMs};
 use hansa_queue::{
-    Event, Handled, Machine, Now, QueueOrder, QueueRefusal, RunView, SyncReply, SyncRequest,
-    Timing, UnixS,
+    Adopted, Event, Handled, Machine, Now, QueueOrder, QueueRefusal, RunView, SyncReply,
+    SyncRequest, Timing, UnixS,
 };
 use hansa_store::Record;
 use hansa_wire::queue::view::{LogsView, QueueView};
@@ -33,6 +33,9 @@ const TICK: Duration = Duration::from_secs(1);
 
 type Answer<T> = oneshot::Sender<Result<T, QueueRefusal>>;
 
+/// A look at the machine.
+type Query = Box<dyn FnOnce(&Machine, MonoMs) + Send>;
+
 // What waits is bounded, and moved once.
 #[allow(clippy::large_enum_variant)]
 enum Input {
@@ -43,6 +46,8 @@ enum Input {
     Quiet(oneshot::Sender<bool>),
     View(oneshot::Sender<QueueView>),
     Logs(oneshot::Sender<LogsView>),
+    Query(Query),
+    Adopt(Adopted, Answer<()>),
     Stop,
 }
 
@@ -91,6 +96,25 @@ impl QueueMailbox {
     /// The last lines of jobs.
     pub async fn logs(&self) -> Result<LogsView, NotTaken> {
         self.ask(Input::Logs).await
+    }
+
+    /// Looks at the machine, after everything before it is durable.
+    pub async fn query<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Machine, MonoMs) -> T + Send + 'static,
+    ) -> Result<T, NotTaken> {
+        self.ask(|answer| {
+            Input::Query(Box::new(move |machine, now| {
+                // Nobody waits any more: nothing is lost.
+                let _ = answer.send(look(machine, now));
+            }))
+        })
+        .await
+    }
+
+    /// Hands over a plan to follow; the answer comes when it is durable.
+    pub async fn adopt(&self, plan: Adopted) -> Result<Result<(), QueueRefusal>, NotTaken> {
+        self.ask(|answer| Input::Adopt(plan, answer)).await
     }
 
     /// Asks the thread to end.
@@ -253,6 +277,14 @@ impl QueueActor {
             Input::Logs(answer) => {
                 let logs = view::logs(self.parts.machine.state());
                 turn.answers.push(Box::new(move || drop(answer.send(logs))));
+            }
+            Input::Query(look) => look(&self.parts.machine, now.mono),
+            Input::Adopt(plan, answer) => {
+                let Some(run) = &self.run else {
+                    return;
+                };
+                let handled = self.parts.machine.adopt(plan, run, now);
+                self.note(handled, Some(answer), turn);
             }
             Input::Stop => turn.stop = true,
         }

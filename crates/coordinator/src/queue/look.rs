@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use hansa_protocol::{Machine, Presence};
-use hansa_queue::{Line, RunView};
+use hansa_queue::{Line, Planning, RunView};
 
 /// How the run stands.
-pub(crate) fn run_view(machine: &Machine) -> RunView {
+pub(crate) fn run_view(machine: &Machine, planning: Planning) -> RunView {
     let state = machine.state();
     let orders = &state.orders;
     let drained = orders.drained.iter();
@@ -24,6 +24,7 @@ pub(crate) fn run_view(machine: &Machine) -> RunView {
             .map(|pause| Line::new(&pause.to_string())),
         drained,
         windows_left: windows_left(machine),
+        planning,
         observed: alive.map(|replica| replica.id.clone()).collect(),
     }
 }

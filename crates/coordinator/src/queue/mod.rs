@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use actor::{QueueActor, QueueEnd};
+use hansa_queue::Planning;
 
 use crate::actor::Mailbox;
 use crate::error::Error;
@@ -52,10 +53,11 @@ impl QueueService {
     }
 
     /// Keeps the queue informed of the run for as long as that is served.
-    pub fn inform(&self, run: Mailbox) -> tokio::task::JoinHandle<()> {
+    pub fn inform(&self, run: Mailbox, planning: Planning) -> tokio::task::JoinHandle<()> {
         let queue = self.mailbox.clone();
         tokio::spawn(async move {
-            while let Ok(view) = run.query(|machine, _| run_view(machine)).await {
+            let look = move |machine: &_, _| run_view(machine, planning);
+            while let Ok(view) = run.query(look).await {
                 queue.run(view);
                 tokio::time::sleep(INFORM_EVERY).await;
             }

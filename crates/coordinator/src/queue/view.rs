@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use hansa_base::{ReplicaId, SiteName};
 use hansa_queue::{
-    Begin, BudgetState, Intent, Job, Machine, Now, Phase, ProbeAnswer, Release, RunView, STRENGTHS,
-    Shape, Site, State, Tail, accuracy, discounted_s,
+    Begin, BudgetState, Intent, Job, Machine, Now, Phase, Planning, ProbeAnswer, Release, RunView,
+    STRENGTHS, Shape, Site, State, Tail, accuracy, discounted_s,
 };
 use hansa_wire::queue::view::{
     AccuracyView, BudgetView, DecisionView, JobView, JoinedView, LogView, LogsView, ProbeView,
@@ -42,6 +42,7 @@ fn site_view(machine: &Machine, name: &SiteName, run: &RunView, now: Now) -> Opt
         wanted_jobs: profile.map_or(0, |profile| profile.wanted_jobs),
         preferred: profile.map(|profile| profile.preferred.to_string()),
         chain: profile.map(|profile| profile.chain.to_string()),
+        plan: plan(state, name, run),
         paused: site.paused.as_ref().map(|paused| paused.why.to_string()),
         held: machine.held(name, run, now).map(|held| held.to_string()),
         budget: budget(state, name, &site.budget),
@@ -61,6 +62,20 @@ fn site_view(machine: &Machine, name: &SiteName, run: &RunView, now: Now) -> Opt
         reservations: reservations(site, now),
         troubles: troubles(site),
         decisions: decisions(site),
+    })
+}
+
+fn plan(state: &State, name: &SiteName, run: &RunView) -> Option<String> {
+    let plan = state
+        .plan
+        .as_ref()
+        .filter(|_| run.planning != Planning::Fixed)?;
+    Some(match plan.site(name) {
+        None => format!("plan {}: no new job here", plan.no),
+        Some(here) => {
+            let (no, jobs, shape) = (plan.no, here.jobs, &here.shape);
+            format!("plan {no}: {jobs} replicas in shape {shape}")
+        }
     })
 }
 

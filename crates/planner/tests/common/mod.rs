@@ -57,6 +57,8 @@ pub fn shape(name: &str, gpus: u32, walltime: Duration, wait: Duration) -> Shape
             at,
         }),
         rate: None,
+        ranks: None,
+        shut: None,
     }
 }
 
@@ -102,6 +104,7 @@ impl SiteOf {
             startup: cost(self.startup_s),
             transfer: cost(self.transfer_s),
             evaluation: cost(self.evaluation_s),
+            leaves_before: None,
             limits: Limits::default(),
             budget: None,
             closed: Vec::new(),

@@ -37,6 +37,7 @@ pub fn profile() -> SiteProfile {
         probe_every_s: 300,
         usage_every_s: HOUR,
         retry: Retry::default(),
+        stated: None,
     }
 }
 

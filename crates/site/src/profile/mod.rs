@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 
 pub use error::ProfileError;
 pub use sections::{
-    BudgetSection, Chain, ChecksSection, CoordinatorSection, FactRow, JobsSection, PartitionRow,
-    RelaySection, RetrySection, ScriptSection, ShapeRow, SlurmSection, WatchSection,
+    BudgetSection, Chain, ChecksSection, CoordinatorSection, CostsSection, FactRow, JobsSection,
+    LimitsSection, PartitionRow, RelaySection, RetrySection, ScriptSection, ShapeRow, SlurmSection,
+    WatchSection,
 };
 pub use template::commented;
 
@@ -44,6 +45,12 @@ pub struct Profile {
     /// What the allocation has left.
     #[serde(default)]
     pub budget: BudgetSection,
+    /// What jobs and rounds cost beside training, for plans.
+    #[serde(default)]
+    pub costs: CostsSection,
+    /// What the run may have at a time, for plans.
+    #[serde(default)]
+    pub limits: LimitsSection,
     /// When to give up.
     #[serde(default)]
     pub retry: RetrySection,
@@ -237,6 +244,15 @@ impl Profile {
         if !(60..=366 * 86_400).contains(&walltime.0) {
             return bad("walltime", "must be a minute to a year".into());
         }
+        if shape
+            .windows_per_gpu_s
+            .is_some_and(|rate| !(1e-6..=1e9).contains(&rate))
+        {
+            return bad("windows_per_gpu_s", "must be a number above 0".into());
+        }
+        if shape.ranks == Some(0) {
+            return bad("ranks", "must be at least 1".into());
+        }
         if 2 * self.script.signal_before_s > walltime.0 {
             let half = walltime.0 / 2;
             return bad(
@@ -262,6 +278,8 @@ impl Profile {
         let here = |path: &Path| !ssh || path.is_absolute();
         let away = "must be absolute: it lies on the machine that slurm.ssh names";
         let hours = |value: Option<f64>| value.is_none_or(|h| h.is_finite() && h >= 0.0);
+        let seconds =
+            |value: Option<f64>| value.is_none_or(|s| (0.0..=366.0 * 86_400.0).contains(&s));
         vec![
             (
                 (1..=64).contains(&self.shape.len()),
@@ -288,6 +306,16 @@ impl Profile {
                 hours(Some(self.budget.reserve_gpu_hours)),
                 "budget.reserve_gpu_hours",
                 "must be a number, 0 or more",
+            ),
+            (
+                seconds(self.costs.startup_s),
+                "costs.startup_s",
+                "must be a number of seconds, at most a year",
+            ),
+            (
+                seconds(self.costs.transfer_s),
+                "costs.transfer_s",
+                "must be a number of seconds, at most a year",
             ),
             (here(&self.script.corpus), "script.corpus", away),
             (here(&self.script.state), "script.state", away),

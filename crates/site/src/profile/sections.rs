@@ -96,9 +96,39 @@ pub struct ShapeRow {
     pub gpus_per_node: u32,
     /// How long a job may run, `HH:MM:SS` or `D-HH:MM:SS`.
     pub walltime: String,
+    /// Windows that one GPU trains in a second, for plans, until the run has measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows_per_gpu_s: Option<f64>,
+    /// Ranks of a replica, for plans. Default: one for each GPU, until the run has seen one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u32>,
     /// Options for jobs of this shape only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
+}
+
+/// `[costs]`: what a round and a job cost beside training, for plans, until the run has measured it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CostsSection {
+    /// From a job's start until its replica can train.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub startup_s: Option<f64>,
+    /// Weights there and back, per round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer_s: Option<f64>,
+}
+
+/// `[limits]`: what the run may have at the site at a time, for plans. Default: no limit is known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LimitsSection {
+    /// Nodes of all its jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// Jobs, running or pending.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<u32>,
 }
 
 /// `[script]`: what a job does. Paths are those of the compute nodes.

@@ -56,6 +56,8 @@ walltime = "12:00:00"
 # account = "my_project"
 # qos = "normal"
 # options = ["--mem=0"]
+# windows_per_gpu_s = 4.8           # for plans, until the run has measured it
+# ranks = 4                         # of a replica; default: one for each GPU
 
 [script]                            # paths as compute nodes see them
 corpus = "corpus"
@@ -85,6 +87,15 @@ logs = "logs"
 # reserve_gpu_hours = 0.0           # never touched
 # ends_at = "2027-03-31"            # the allocation's last day
 # command = "my-allocation --gpu-hours"    # its first number is what is left now
+
+# For plans, until the run has measured them.
+[costs]
+# startup_s = 200                   # from a job's start until it trains
+# transfer_s = 60                   # weights there and back, each round
+
+[limits]
+# nodes = 8                         # of all jobs of this run at a time
+# jobs = 16                         # running or pending
 
 [retry]
 # quick_failures_max = 3            # so many jobs in a row that fail at once pause this site

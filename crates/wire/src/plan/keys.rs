@@ -5,7 +5,7 @@ use std::fmt;
 use hansa_planner::Snapshot;
 use serde_json::Value;
 
-use super::snapshot::{SnapshotJson, from_json};
+use super::snapshot::{SnapshotJson, snapshot_from_json};
 use crate::BadValue;
 
 /// A snapshot that has every key there is.
@@ -78,7 +78,7 @@ pub fn parse_snapshot(text: &str) -> Result<Snapshot, SnapshotError> {
     };
     let json = parsed.map_err(syntax)?;
     deserializer.end().map_err(syntax)?;
-    let snapshot = from_json(json)?;
+    let snapshot = snapshot_from_json(json)?;
     snapshot.validate()?;
     Ok(snapshot)
 }

@@ -9,7 +9,9 @@
 //! one. Never here: a default for a number about a site.
 
 mod keys;
+pub mod live;
 mod mirror;
+mod policy;
 mod report;
 mod snapshot;
 
@@ -19,7 +21,7 @@ pub use report::{
     AlternativeReport, ExcludedReport, FlipReport, InputReport, PickReport, PlanReport, SiteReport,
     StretchReport, WaitReport, WaterfillReport,
 };
-pub use snapshot::{SNAPSHOT_VERSION, SnapshotJson, snapshot_to_json};
+pub use snapshot::{SNAPSHOT_VERSION, SnapshotJson, snapshot_from_json, snapshot_to_json};
 
 #[cfg(test)]
 mod tests;

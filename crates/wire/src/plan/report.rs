@@ -4,11 +4,12 @@
 //! from the snapshot's `now`, and end in `_s`.
 
 use hansa_planner::{
-    Alternative, Balance, Basis, Candidate, ChainPolicy, Ended, Excluded, Flip, Input, Objective,
-    Plan, Quantile, Snapshot, Tally, Trap, Wait, Waterfill, inputs,
+    Alternative, Basis, Candidate, ChainPolicy, Ended, Excluded, Flip, Input, Objective, Plan,
+    Quantile, Snapshot, Tally, Trap, Wait, Waterfill, inputs,
 };
 use serde::Serialize;
 
+use super::live::balance_word;
 use super::mirror::seconds;
 
 /// A plan.
@@ -33,9 +34,9 @@ pub struct PlanReport {
     pub balance: &'static str,
     /// Whether early jobs begin so late that all are ready together.
     pub together: bool,
-    /// What to submit.
+    /// How the sites are to be used.
     pub picks: Vec<PickReport>,
-    /// Everybody in the run: jobs that are there already, then the picks.
+    /// Everybody in the run, site by site: jobs that are there, and new ones.
     pub sites: Vec<SiteReport>,
     /// The rounds, like ones together.
     pub stretches: Vec<StretchReport>,
@@ -47,7 +48,7 @@ pub struct PlanReport {
     pub simulations: u32,
 }
 
-/// Replicas to submit at one site.
+/// How one site is to be used.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct PickReport {
@@ -58,6 +59,8 @@ pub struct PickReport {
     pub gpus: u32,
     pub walltime_s: f64,
     pub replicas: u32,
+    /// Of these, so many have a job already.
+    pub already: u32,
     /// `single`, `after_end` or `ahead`.
     pub chain: &'static str,
     /// A job is not to start earlier.
@@ -85,7 +88,7 @@ pub struct WaitReport {
 #[allow(missing_docs)]
 pub struct SiteReport {
     pub site: String,
-    /// Whether its job is there already.
+    /// Whether its job runs already.
     pub there_already: bool,
     pub replicas: u32,
     pub gpus: u32,
@@ -222,11 +225,7 @@ impl PlanReport {
             rounds: outcome.rounds(),
             gpu_hours: outcome.gpu_hours(&plan.members),
             idle_share: outcome.idle_share(&plan.members),
-            balance: match plan.balance {
-                Balance::Off => "off",
-                Balance::Within => "within",
-                Balance::Nearest => "nearest",
-            },
+            balance: balance_word(plan.balance),
             together: plan.together,
             picks: picks(snapshot, plan),
             sites: sites(snapshot, plan),
@@ -396,6 +395,7 @@ fn picks(snapshot: &Snapshot, plan: &Plan) -> Vec<PickReport> {
             gpus: candidate.shape.gpus(),
             walltime_s: seconds(candidate.walltime),
             replicas: terms.replicas,
+            already: pick.already,
             chain: match terms.chain {
                 ChainPolicy::Single => "single",
                 ChainPolicy::AfterEnd => "after_end",

@@ -9,15 +9,16 @@ use std::collections::BTreeMap;
 
 use hansa_base::{Steps, Windows};
 use hansa_planner::{
-    Answer, Budget, ChainPolicy, Closed, Evaluation, Exchange, Job, JobState, Limits, Partition,
-    PartitionState, Phase, Policy, Quantile, RunState, Shape, ShapeName, ShapeState, Site,
-    Snapshot, WaitPair, WallMs, WindowsPerGpuS,
+    Answer, Budget, ChainPolicy, Closed, Evaluation, Job, JobState, Limits, Partition,
+    PartitionState, Phase, RunState, Shape, ShapeName, ShapeState, Site, Snapshot, WaitPair,
+    WallMs, WindowsPerGpuS,
 };
 use serde::{Deserialize, Serialize};
 
 use super::mirror::{
     CostJson, FactJson, cost, cost_json, duration, fact, fact_json, maybe, seconds, seconds_json,
 };
+use super::policy::{PolicyJson, policy, policy_json};
 use crate::BadValue;
 
 /// The version of the schema. New optional keys do not change it.
@@ -100,6 +101,9 @@ pub struct SiteJson {
     /// The part of an evaluation that does not depend on the number of windows.
     #[serde(default)]
     pub evaluation_s: CostJson,
+    /// A replica leaves so long before its job's walltime is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaves_before_s: Option<FactJson<f64>>,
     /// What one user may have at a time.
     #[serde(default)]
     pub limits: LimitsJson,
@@ -141,6 +145,12 @@ pub struct ShapeJson {
     /// The speed of one accelerator, measured in this very shape.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows_per_gpu_s: Option<FactJson<f64>>,
+    /// Ranks of a replica in it; left out: one for each accelerator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<FactJson<u32>>,
+    /// Nothing may be submitted in it now, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shut: Option<FactJson<String>>,
 }
 
 /// JSON form of [`Answer`].
@@ -189,6 +199,9 @@ pub struct LimitsJson {
     /// Jobs running or pending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<FactJson<u32>>,
+    /// Replicas that the site's operator wants at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<FactJson<u32>>,
 }
 
 /// JSON form of [`Budget`].
@@ -243,50 +256,6 @@ pub enum JobStateJson {
     Running { started_ms: u64 },
 }
 
-/// JSON form of [`Policy`]; what is left out is the default.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PolicyJson {
-    /// Strength of the discount, 0 to 1.
-    pub strength: f64,
-    /// Pairs from which on history replaces the discount.
-    pub pairs_min: u32,
-    /// Which quantile of a wait is counted on.
-    pub quantile: QuantileJson,
-    /// A probe older than this excludes its shape.
-    pub probe_age_max_s: f64,
-    /// Walltime that is asked for beyond what is needed.
-    pub reserve_s: f64,
-    /// The fewest units that are worth a job.
-    pub units_min: u64,
-    /// How exchanges lie in time.
-    pub exchange: ExchangeJson,
-}
-
-/// JSON form of [`Quantile`].
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum QuantileJson {
-    P50,
-    P90,
-}
-
-/// JSON form of [`Exchange`].
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
-pub enum ExchangeJson {
-    Series,
-    Overlapped,
-}
-
-impl Default for PolicyJson {
-    fn default() -> Self {
-        policy_json(&Policy::default())
-    }
-}
-
 /// To the document.
 #[must_use]
 pub fn snapshot_to_json(snapshot: &Snapshot) -> SnapshotJson {
@@ -312,24 +281,6 @@ pub fn snapshot_to_json(snapshot: &Snapshot) -> SnapshotJson {
         },
         sites: snapshot.sites.iter().map(site_json).collect(),
         policy: policy_json(&snapshot.policy),
-    }
-}
-
-fn policy_json(policy: &Policy) -> PolicyJson {
-    PolicyJson {
-        strength: policy.strength,
-        pairs_min: policy.pairs_min,
-        quantile: match policy.quantile {
-            Quantile::P50 => QuantileJson::P50,
-            Quantile::P90 => QuantileJson::P90,
-        },
-        probe_age_max_s: seconds(policy.probe_age_max),
-        reserve_s: seconds(policy.reserve),
-        units_min: policy.units_min,
-        exchange: match policy.exchange {
-            Exchange::Series => ExchangeJson::Series,
-            Exchange::Overlapped => ExchangeJson::Overlapped,
-        },
     }
 }
 
@@ -370,9 +321,11 @@ fn site_json(site: &Site) -> SiteJson {
         startup_s: cost_json(&site.startup),
         transfer_s: cost_json(&site.transfer),
         evaluation_s: cost_json(&site.evaluation),
+        leaves_before_s: site.leaves_before.as_ref().map(seconds_json),
         limits: LimitsJson {
             nodes: site.limits.nodes.as_ref().map(|f| fact_json(f, |v| *v)),
             jobs: site.limits.jobs.as_ref().map(|f| fact_json(f, |v| *v)),
+            replicas: (site.limits.replicas.as_ref()).map(|f| fact_json(f, |v| *v)),
         },
         budget: site.budget.as_ref().map(|budget| BudgetJson {
             gpu_hours: fact_json(&budget.gpu_hours, |v| *v),
@@ -405,11 +358,16 @@ fn shape_json(state: &ShapeState) -> ShapeJson {
         walltime_s: seconds(shape.walltime),
         probe: state.probe.as_ref().map(|f| fact_json(f, answer)),
         windows_per_gpu_s: state.rate.as_ref().map(|f| fact_json(f, |v| v.0)),
+        ranks: state.ranks.as_ref().map(|f| fact_json(f, |v| *v)),
+        shut: state.shut.as_ref().map(|f| fact_json(f, String::clone)),
     }
 }
 
 /// From the document, checked as far as types go; [`Snapshot::validate`] checks the rest.
-pub(super) fn from_json(json: SnapshotJson) -> Result<Snapshot, BadValue> {
+///
+/// # Errors
+/// The first value that cannot be, by its place.
+pub fn snapshot_from_json(json: SnapshotJson) -> Result<Snapshot, BadValue> {
     if json.version != SNAPSHOT_VERSION {
         let problem = format!(
             "is {}, and this program reads version {SNAPSHOT_VERSION}",
@@ -447,25 +405,6 @@ fn run(json: RunJson) -> Result<RunState, BadValue> {
     })
 }
 
-fn policy(json: PolicyJson) -> Result<Policy, BadValue> {
-    let seconds = |field, value| duration(value).map_err(|error| error.at(field));
-    Ok(Policy {
-        strength: json.strength,
-        pairs_min: json.pairs_min,
-        quantile: match json.quantile {
-            QuantileJson::P50 => Quantile::P50,
-            QuantileJson::P90 => Quantile::P90,
-        },
-        probe_age_max: seconds("probe_age_max_s", json.probe_age_max_s)?,
-        reserve: seconds("reserve_s", json.reserve_s)?,
-        units_min: json.units_min,
-        exchange: match json.exchange {
-            ExchangeJson::Series => Exchange::Series,
-            ExchangeJson::Overlapped => Exchange::Overlapped,
-        },
-    })
-}
-
 fn site(json: SiteJson) -> Result<Site, BadValue> {
     let mut partitions = BTreeMap::new();
     for (name, queue) in json.partitions {
@@ -486,9 +425,11 @@ fn site(json: SiteJson) -> Result<Site, BadValue> {
         startup: cost("startup_s", json.startup_s)?,
         transfer: cost("transfer_s", json.transfer_s)?,
         evaluation: cost("evaluation_s", json.evaluation_s)?,
+        leaves_before: maybe("leaves_before_s", json.leaves_before_s, duration)?,
         limits: Limits {
             nodes: maybe("limits.nodes", json.limits.nodes, Ok)?,
             jobs: maybe("limits.jobs", json.limits.jobs, Ok)?,
+            replicas: maybe("limits.replicas", json.limits.replicas, Ok)?,
         },
         budget: json.budget.map(budget).transpose()?,
         closed: closed.map_err(|error| error.at("closed"))?,
@@ -517,6 +458,8 @@ fn shape(json: ShapeJson) -> Result<ShapeState, BadValue> {
         },
         probe: maybe("probe", json.probe, answer)?,
         rate: maybe("windows_per_gpu_s", json.windows_per_gpu_s, rate)?,
+        ranks: maybe("ranks", json.ranks, Ok)?,
+        shut: maybe("shut", json.shut, Ok)?,
     })
 }
 

@@ -3,8 +3,9 @@
 
 use hansa_base::{ReplicaName, SiteName};
 use hansa_queue::{
-    Begin, Budget, Event, GpuS, Held, IntentId, Intention, JobId, Joined, LeaseNo, Line, Outcome,
-    PauseWhy, QueueOrder, Refusal, Shape, ShapeName, SiteProfile, Stamped, Then, UnixS, Why,
+    Adopted, Begin, Budget, Event, GpuS, Held, IntentId, Intention, JobId, Joined, LeaseNo, Line,
+    Outcome, PauseWhy, Promise, QueueOrder, Refusal, Shape, ShapeName, SitePlan, SiteProfile,
+    Stamped, Then, UnixS, Why,
 };
 
 use crate::journal::JournalError;
@@ -64,6 +65,7 @@ mirror_enum!(EventJson = Event {
     struct BudgetSet { site: SiteName, budget: Budget }
     struct Restored { next_intent: IntentId }
     tuple Intended(intention: Intention)
+    tuple PlanAdopted(plan: Adopted)
     tuple Joined(joined: Joined)
 });
 mirror_struct!(
@@ -79,8 +81,37 @@ mirror_struct!(
         why: Why,
     }
 );
+mirror_struct!(
+    AdoptedJson = Adopted {
+        no: u64,
+        made: UnixS,
+        why: Line,
+        together: bool,
+        sites: Vec<SitePlan>,
+        promise: Promise,
+    }
+);
+mirror_struct!(
+    SitePlanJson = SitePlan {
+        site: SiteName,
+        shape: ShapeName,
+        jobs: u32,
+        ahead: bool,
+        begin: Option<UnixS>,
+    }
+);
+mirror_struct!(
+    PromiseJson = Promise {
+        ended: Line,
+        ends: UnixS,
+        windows: u64,
+        rounds: u64,
+        cost: GpuS,
+    }
+);
 mirror_enum!(WhyJson = Why {
     struct Wanted { jobs: u32 }
+    struct Planned { plan: u64, jobs: u32 }
     tuple Operator(why: Line)
     unit Chained
 });
@@ -105,6 +136,8 @@ mirror_enum!(HeldJson = Held {
     tuple QueuePaused(why: Line)
     tuple ShapeRefused(refusal: Refusal)
     tuple Partition(why: Line)
+    tuple NotPlanned(plan: u64)
+    unit NoPlan
     unit RunEnded
     unit NoWork
     unit NoProfile

@@ -17,13 +17,16 @@ pub mod view;
 use hansa_base::{ReplicaName, SiteName};
 use hansa_queue::{
     Begin, Budget, Chain, GpuS, IntentId, JobId, LeaseNo, Line, Order, REPORTS_MAX, Raw, Retry,
-    RunNews, Shape, ShapeName, SiteProfile, Stamped, Submission, SyncReply, SyncRequest, UnixS,
+    RunNews, Shape, ShapeName, SiteProfile, Stamped, Stated, StatedShape, Submission, SyncReply,
+    SyncRequest, UnixS,
 };
 
 use crate::mirror::{mirror_enum, mirror_struct};
 use crate::{BadValue, Wire};
 
-pub use journal::{QUEUE_JOURNAL_VERSION, QueueRecord, decode_queue_record, encode_queue_record};
+pub use journal::{
+    AdoptedJson, QUEUE_JOURNAL_VERSION, QueueRecord, decode_queue_record, encode_queue_record,
+};
 
 /// Path of [`SyncRequest`].
 pub const SYNC: &str = "/v1/site/sync";
@@ -112,6 +115,31 @@ mirror_struct!(RetryJson = Retry {
          least a second and no longer than the longest",
     )
 });
+mirror_struct!(
+    StatedShapeJson = StatedShape {
+        shape: ShapeName,
+        microwindows_per_gpu_s: Option<u64>,
+        ranks: Option<u32>,
+    }
+);
+mirror_struct!(StatedJson = Stated {
+    startup_ms: Option<u64>,
+    transfer_ms: Option<u64>,
+    leaves_before_ms: Option<u64>,
+    nodes_max: Option<u32>,
+    jobs_max: Option<u32>,
+    shapes: Vec<StatedShape>,
+} check |stated| {
+    let short = |ms: Option<u64>| ms.is_none_or(|ms| ms <= YEAR_S * 1000);
+    let moves = |shape: &StatedShape| {
+        shape.microwindows_per_gpu_s != Some(0) && shape.ranks != Some(0)
+    };
+    let sane = short(stated.startup_ms)
+        && short(stated.transfer_ms)
+        && short(stated.leaves_before_ms)
+        && stated.shapes.len() <= SHAPES_MAX && stated.shapes.iter().all(moves);
+    sane.then_some(()).ok_or("costs of at most a year; speeds and ranks above 0, of at most 64 shapes")
+});
 mirror_struct!(SiteProfileJson = SiteProfile {
     wanted_jobs: u32,
     preferred: ShapeName,
@@ -122,7 +150,7 @@ mirror_struct!(SiteProfileJson = SiteProfile {
     probe_every_s: u64,
     usage_every_s: u64,
     retry: Retry,
-} check check_profile);
+} later { stated: Stated } check check_profile);
 
 fn check_profile(profile: &SiteProfile) -> Result<(), &'static str> {
     let mut names: Vec<_> = profile.shapes.iter().map(|shape| &shape.name).collect();

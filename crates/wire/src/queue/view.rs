@@ -26,6 +26,9 @@ pub struct SiteView {
     pub preferred: Option<String>,
     /// How they outlive their walltime: `none`, `begin` or `singleton`.
     pub chain: Option<String>,
+    /// How the plan in force uses the site, where a plan decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
     /// Submissions are paused, and why.
     pub paused: Option<String>,
     /// Why nothing more would be submitted now.

@@ -21,7 +21,8 @@ pub use locate::{keys_of, line_of, place_of, unknown_key};
 use sections::seconds;
 pub use sections::{
     CheckpointSection, CorpusSection, EndSection, EvaluationSection, ExchangeSection, InnerSection,
-    LeaseSection, OuterSection, PhaseSection, RoundsSection,
+    LeaseSection, OuterSection, PhaseSection, PlanObjective, PlanPolicy, PlanSection,
+    RoundsSection,
 };
 
 /// A whole recipe, checked.
@@ -55,6 +56,9 @@ pub struct Recipe {
     /// The replicas' own checkpoints.
     #[serde(default)]
     pub checkpoint: CheckpointSection,
+    /// Who decides which jobs are wanted.
+    #[serde(default, skip_serializing_if = "PlanSection::is_default")]
+    pub plan: PlanSection,
     /// When the run is complete.
     pub end: EndSection,
 }
@@ -109,12 +113,13 @@ impl Recipe {
     }
 
     /// What must not change while a run lasts: [`Recipe::to_toml`] without paths, which may differ
-    /// from machine to machine (contents are compared by hash).
+    /// from machine to machine (contents are compared by hash), and without who plans.
     #[must_use]
     pub fn identity(&self) -> String {
         let mut recipe = self.clone();
         recipe.corpus.path = Path::new("").to_owned();
         recipe.inner.init_from = None;
+        recipe.plan = PlanSection::default();
         recipe.to_toml()
     }
 
@@ -279,6 +284,7 @@ impl Recipe {
             self.rules_of_data(),
             self.rules_of_rounds(),
             self.rules_of_time(),
+            self.rules_of_plans(),
         ];
         parts.into_iter().flatten()
     }
@@ -399,6 +405,62 @@ impl Recipe {
     }
 }
 
+impl Recipe {
+    fn rules_of_plans(&self) -> Vec<Rule> {
+        let plan = &self.plan;
+        let share = |value: f64| (0.0..=1.0).contains(&value);
+        let positive = |s| seconds(s).is_some_and(|duration| !duration.is_zero());
+        let counted = plan.policy == PlanPolicy::Fixed || self.end.rounds.is_none();
+        vec![
+            (
+                counted,
+                "plan.policy",
+                "needs `end.tokens` or `end.epochs`: how much a round trains is what a plan decides",
+            ),
+            (
+                positive(plan.every_s),
+                "plan.every_s",
+                "must be a number of seconds, more than 0",
+            ),
+            (
+                (0.0..=10.0).contains(&plan.margin),
+                "plan.margin",
+                "must be a number from 0 to 10",
+            ),
+            (
+                plan.horizon_days > 0.0 && plan.horizon_days <= 3660.0,
+                "plan.horizon_days",
+                "must be a number above 0, at most ten years",
+            ),
+            (
+                plan.replicas_max > 0,
+                "plan.replicas_max",
+                "must be at least 1",
+            ),
+            (
+                share(plan.solo_penalty),
+                "plan.solo_penalty",
+                "must be a number from 0 to 1",
+            ),
+            (
+                share(plan.strength),
+                "plan.strength",
+                "must be a number from 0 to 1",
+            ),
+            (
+                positive(plan.probe_age_max_s),
+                "plan.probe_age_max_s",
+                "must be a number of seconds, more than 0",
+            ),
+            (
+                plan.merge_s.is_none_or(|s| seconds(s).is_some()),
+                "plan.merge_s",
+                "must be a number of seconds, 0 or more",
+            ),
+        ]
+    }
+}
+
 /// What must hold, the key that it is about, and what is wrong if it does not.
 type Rule = (bool, &'static str, &'static str);
 
@@ -410,6 +472,7 @@ fn known_keys() -> Vec<String> {
     };
     recipe.inner.init_from = Some("x".into());
     recipe.evaluation.windows_max = Some(1);
+    recipe.plan.merge_s = Some(1.0);
     let some = Some(1);
     (recipe.end.rounds, recipe.end.tokens, recipe.end.epochs) = (some, some, Some(1));
     let Ok(table) = toml::Table::try_from(&recipe) else {

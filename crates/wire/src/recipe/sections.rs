@@ -322,6 +322,96 @@ impl CheckpointSection {
     }
 }
 
+/// `[plan]`: who decides which jobs are wanted. It is no part of what makes the run this run, and may be
+/// changed when the coordinator is started again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PlanSection {
+    /// `"fixed"` (default): each site's profile; `"advise"`: the same, and plans are shown, until an
+    /// operator applies one; `"auto"`: the planner.
+    pub policy: PlanPolicy,
+    /// Seconds between two regular plans. Default 300.
+    pub every_s: f64,
+    /// What a new plan must gain over the current one, as a share of the objective. Default 0.1.
+    pub margin: f64,
+    /// `"earliest_finish"` (default), `"most_tokens"` or `"fewest_gpu_hours"`.
+    pub objective: PlanObjective,
+    /// How far is looked ahead, counted from each plan, in days. Default 14.
+    pub horizon_days: f64,
+    /// Replicas at a site, at most; its profile's `jobs.wanted` is a limit, too. Default 8.
+    pub replicas_max: u32,
+    /// How much worse a run by one replica alone is than a federated one, 0 to 1. Default 0.
+    pub solo_penalty: f64,
+    /// Strength of the discount on probes, 0 to 1. Default 0.5.
+    pub strength: f64,
+    /// Whether the cautious wait (nine of ten jobs start earlier) is counted on. Default false.
+    pub cautious: bool,
+    /// A probe older than so many seconds excludes its shape. Default 21600.
+    pub probe_age_max_s: f64,
+    /// Seconds that a merge takes, until the run has measured one. Default: nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub merge_s: Option<f64>,
+}
+
+/// Who decides which jobs are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanPolicy {
+    /// Each site's profile.
+    #[default]
+    Fixed,
+    /// An operator, who is shown plans.
+    Advise,
+    /// The planner.
+    Auto,
+}
+
+impl std::fmt::Display for PlanPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Fixed => "fixed",
+            Self::Advise => "advise",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+/// What a plan is to reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum PlanObjective {
+    #[default]
+    EarliestFinish,
+    MostTokens,
+    FewestGpuHours,
+}
+
+impl Default for PlanSection {
+    fn default() -> Self {
+        Self {
+            policy: PlanPolicy::Fixed,
+            every_s: 300.0,
+            margin: 0.1,
+            objective: PlanObjective::EarliestFinish,
+            horizon_days: 14.0,
+            replicas_max: 8,
+            solo_penalty: 0.0,
+            strength: 0.5,
+            cautious: false,
+            probe_age_max_s: 21_600.0,
+            merge_s: None,
+        }
+    }
+}
+
+impl PlanSection {
+    /// True if nothing was said: then a recipe's text does not have it.
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// `[end]`: when the run is complete; exactly one of the three.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -31,6 +31,7 @@ pub fn profile() -> SiteProfile {
         probe_every_s: 300,
         usage_every_s: 3600,
         retry: Retry::default(),
+        stated: None,
     }
 }
 
