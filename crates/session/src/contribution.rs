@@ -2,8 +2,8 @@
 //!
 //! The base is the file that was downloaded, not a copy in memory: those bytes are what the
 //! coordinator subtracts from. Memory is a few chunks whatever the model's size. Nothing that the gate
-//! would refuse for its values is ever written whole. The disk begins with what is written while the rest
-//! is encoded, and ends while it is hashed.
+//! would refuse for its values is ever written whole. It is hashed as it is written, and the disk begins with
+//! what is written while the rest is encoded.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use hansa_outer::{
     Codec, Dither, Dtype, Header, HeaderError, PREFIX_BYTES, PayloadHeader, VALUE_MAX,
     pseudo_gradient, squared_norm,
 };
-use hansa_store::{Manifest, StoreError};
+use hansa_store::{Manifest, ManifestError, ManifestHasher};
 use rayon::prelude::*;
 
 use crate::files;
@@ -74,9 +74,9 @@ pub enum EncodeError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// The file cannot be hashed.
-    #[error("hash the contribution: {0}")]
-    Hash(#[from] StoreError),
+    /// The file cannot be cut into chunks.
+    #[error("cut the contribution into chunks: {0}")]
+    Chunks(#[from] ManifestError),
     /// The trainer could not give its weights.
     #[error("export weights: {0}")]
     Trainer(#[from] TrainerError),
@@ -116,7 +116,8 @@ pub fn encode(
     let (_, head) = PayloadHeader::build(&layout, codec).map_err(EncodeError::Header)?;
 
     let temporary = files::temporary_beside(out);
-    let mut writer = Writer::create(&temporary).map_err(io("create", &temporary))?;
+    let writer = Writer::create(&temporary, chunk_bytes);
+    let mut writer = writer.map_err(io("create", &temporary))?;
     writer.write_all(&head).map_err(io("write", &temporary))?;
 
     let mut buffers = Buffers::default();
@@ -143,7 +144,9 @@ pub fn encode(
             .map_err(io("write", &temporary))?;
         first += count as u64;
     }
-    let manifest = finish(writer, &temporary, chunk_bytes)?;
+    let synced = writer.file.sync_all();
+    synced.map_err(io("sync", &temporary))?;
+    let manifest = writer.hasher.finish()?;
     files::rename_synced(&temporary, out).map_err(io("rename to", out))?;
     Ok(Encoded {
         manifest,
@@ -151,25 +154,29 @@ pub fn encode(
     })
 }
 
-/// Writes one thing after another, of which the disk may begin with the first soon.
+/// Writes one thing after another and hashes it meanwhile; the disk may begin with the first soon.
 struct Writer {
     file: File,
+    hasher: ManifestHasher,
     bytes: u64,
     /// Of these, the disk was told.
     told_bytes: u64,
 }
 
 impl Writer {
-    fn create(path: &Path) -> std::io::Result<Self> {
+    fn create(path: &Path, chunk_bytes: u64) -> std::io::Result<Self> {
         Ok(Self {
             file: File::create(path)?,
+            hasher: ManifestHasher::new(chunk_bytes),
             bytes: 0,
             told_bytes: 0,
         })
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.file.write_all(bytes)?;
+        let (file, hasher) = (&mut self.file, &mut self.hasher);
+        let (written, ()) = rayon::join(|| file.write_all(bytes), || hasher.update(bytes));
+        written?;
         self.bytes += bytes.len() as u64;
         let new_bytes = self.bytes - self.told_bytes;
         if new_bytes >= WRITEBACK_BYTES {
@@ -178,19 +185,6 @@ impl Writer {
         }
         Ok(())
     }
-}
-
-/// Makes the file durable while it is hashed: it is in the system's memory still.
-fn finish(writer: Writer, path: &Path, chunk_bytes: u64) -> Result<Manifest, EncodeError> {
-    let file = writer.file;
-    std::thread::scope(|scope| {
-        let syncing = scope.spawn(|| file.sync_all());
-        let manifest = Manifest::of_file(path, chunk_bytes);
-        let synced = syncing.join();
-        let synced = synced.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        synced.map_err(io("sync", path))?;
-        Ok(manifest?)
-    })
 }
 
 fn bad_value(layout: &hansa_outer::Layout, element: u64, value: f32) -> EncodeError {

@@ -367,6 +367,11 @@ impl Blob {
             .map_err(StoreError::io("read", &self.path))
     }
 
+    /// The same if that needs no disk; see [`crate::read_cached_at`].
+    pub fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> bool {
+        crate::files::read_cached_at(&self.file, buffer, offset)
+    }
+
     /// One chunk, checked against its hash.
     pub fn read_chunk(&self, index: u32) -> Result<Vec<u8>, StoreError> {
         let chunks = self.manifest.chunk_count();

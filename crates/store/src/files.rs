@@ -65,6 +65,24 @@ pub fn start_writeback(file: &File, offset: u64, length: u64) {
     let _ = (file, offset, length);
 }
 
+/// Reads these bytes if the system has them in memory; false if some of them would have to come from a disk, or
+/// the system cannot tell. So somebody who must not wait for a disk need not hand every read to others.
+pub fn read_cached_at(file: &File, bytes: &mut [u8], offset: u64) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::io::{ReadWriteFlags, preadv2};
+        let wanted = bytes.len();
+        let mut slices = [std::io::IoSliceMut::new(bytes)];
+        let read = preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT);
+        read.is_ok_and(|count| count == wanted)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (file, bytes, offset);
+        false
+    }
+}
+
 /// Replaces a file durably, for readers whole at any time: temporary name, fsync, rename, fsync of the
 /// directory. `mode` is that of a new file. One process at a time may replace it.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
@@ -116,4 +134,24 @@ pub(crate) fn rename_synced(from: &Path, to: &Path) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_read_without_waiting_is_what_the_file_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let file = File::open(&path).unwrap();
+        let mut bytes = [0; 4];
+        // Where the system cannot tell, nothing is claimed.
+        if read_cached_at(&file, &mut bytes, 3) {
+            assert_eq!(&bytes, b"3456");
+        }
+        assert!(!read_cached_at(&file, &mut bytes, 8), "it is not all there");
+    }
 }

@@ -17,6 +17,7 @@ mod blob;
 mod data_dir;
 mod error;
 mod files;
+mod in_order;
 mod journal;
 mod manifest;
 mod tree;
@@ -26,7 +27,8 @@ mod watch;
 pub use blob::{Blob, BlobStore, BlobWriter, Bring, HashingWriter, open_in as open_blob_in};
 pub use data_dir::DataDir;
 pub use error::{Damage, StoreError};
-pub use files::{remove_synced, replace_file, reserve, start_writeback};
+pub use files::{read_cached_at, remove_synced, replace_file, reserve, start_writeback};
+pub use in_order::ManifestHasher;
 pub use journal::{Journal, Record, Records, Seq, Snapshot, StoredRecord};
 pub use manifest::{
     CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNKS_MAX, ChunkHasher, MANIFEST_VERSION, Manifest,

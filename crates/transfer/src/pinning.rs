@@ -29,7 +29,7 @@ pub(crate) fn client_config(
     trust: Trust,
     http: HttpVersion,
 ) -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(crate::tls::provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?;
     let mut config = match trust {

@@ -117,8 +117,12 @@ pub fn stream_blob(
             for cap in bandwidth.iter() {
                 cap.pass(length as usize).await;
             }
+            let mut piece = vec![0; length as usize];
+            // A model that was just merged is in memory, and then another thread only costs time.
+            if blob.read_cached_at(&mut piece, offset) {
+                return Ok(Some((Bytes::from(piece), (blob, offset + length))));
+            }
             let read = move || {
-                let mut piece = vec![0; length as usize];
                 blob.read_exact_at(&mut piece, offset)?;
                 Ok((Bytes::from(piece), (blob, offset + length)))
             };

@@ -98,6 +98,7 @@ pub fn rounds_table(rounds: &[RoundStatus]) -> Table {
         "download",
         "checkpoint",
         "evaluate",
+        "exchange",
         "closed because",
     ];
     let mut table = plain_table(&header);
@@ -117,10 +118,26 @@ pub fn rounds_table(rounds: &[RoundStatus]) -> Table {
             split(|t| t.download_ms),
             split(|t| t.checkpoint_ms),
             split(|t| t.evaluate_ms),
+            times.as_ref().map_or("–".into(), |t| {
+                format!("{:.0} %", 100.0 * exchange_share(t, round.merge_ms))
+            }),
             round.reason.clone(),
         ]);
     }
     table
+}
+
+/// The part of a round that went into moving and merging weights. A member waits while the others train
+/// and while the coordinator merges: only the merge is exchange.
+fn exchange_share(times: &TimesStatus, merge_ms: u64) -> f64 {
+    let all = times.download_ms
+        + times.evaluate_ms
+        + times.train_ms
+        + times.checkpoint_ms
+        + times.upload_ms
+        + times.wait_ms;
+    let exchange = times.upload_ms + times.download_ms + merge_ms.min(times.wait_ms);
+    exchange as f64 / all.max(1) as f64
 }
 
 fn mean_times(round: &RoundStatus) -> Option<TimesStatus> {
@@ -161,4 +178,34 @@ pub fn plain_table(header: &[&str]) -> Table {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exchange_is_what_moves_and_merges_not_the_wait_for_others() {
+        let times = TimesStatus {
+            download_ms: 500,
+            evaluate_ms: 0,
+            train_ms: 6_000,
+            checkpoint_ms: 500,
+            upload_ms: 1_000,
+            wait_ms: 2_000,
+        };
+        assert_eq!(exchange_share(&times, 500), 0.2);
+        // Times are means over members, and the one that came last may not have waited at all.
+        assert_eq!(
+            exchange_share(
+                &TimesStatus {
+                    wait_ms: 0,
+                    ..times
+                },
+                500
+            ),
+            0.1875
+        );
+        assert_eq!(exchange_share(&TimesStatus::default(), 0), 0.0);
+    }
 }
