@@ -4,8 +4,8 @@
 //!   #SBATCH …           what the job asks for, its name and comment
 //!   exports, modules    the surroundings
 //!   trap USR1, TERM ──► the trainer, which contributes what it has and says goodbye
-//!   hansa train … &     in the background: a shell that waits for a child in the foreground
-//!   wait                does not run its traps before the child has ended
+//!   hansa train … &     or `hansa agent … -- srun … torchrun …`; in the background: a shell that waits for a
+//!   wait                child in the foreground does not run its traps before the child has ended
 //!   exit CODE           0: left or done; 75: come back later; anything else is a failure
 //! ```
 //!
@@ -113,6 +113,9 @@ pub fn render(profile: &Profile, shape: &ShapeRow, request: &JobRequest<'_>) -> 
         profile.name
     );
     surroundings(&mut text, profile);
+    if profile.script.trainer.is_some() {
+        text.push_str(MEETING_POINT);
+    }
     body(&mut text, &command(profile, shape, request.replica));
     JobScript {
         name,
@@ -242,6 +245,10 @@ fn surroundings(text: &mut String, profile: &Profile) {
     }
 }
 
+/// Where ranks meet. The batch script runs on the job's first node; jobs that share it have other numbers.
+const MEETING_POINT: &str = "export MASTER_ADDR=\"${MASTER_ADDR:-$(hostname)}\"\n\
+    export MASTER_PORT=\"${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 12000))}\"\n";
+
 /// Runs the command so that signals reach it, and its exit code is the job's.
 fn body(text: &mut String, command: &str) {
     let _ = write!(
@@ -281,42 +288,57 @@ const PLACEHOLDERS: &[&str] = &[
 
 fn command(profile: &Profile, shape: &ShapeRow, replica: &str) -> String {
     let script = &profile.script;
+    let filled = |template: &str| filled(template, profile, shape, replica);
+    let around = [script.launcher.clone(), script.container.clone()];
+    let mut words: Vec<String> = around.into_iter().flatten().collect();
+    if let Some(trainer) = &script.trainer {
+        // Variables such as SLURM_NODEID are those of each task, in the container.
+        let task = quote(&format!("exec {}", filled(trainer)));
+        words.insert(0, format!("{} --", hansa("agent", profile, replica)));
+        words.push(format!("bash -c {task}"));
+    } else {
+        words.push(match &script.command {
+            Some(template) => filled(template),
+            None => hansa("train", profile, replica),
+        });
+    }
+    words.join(" ")
+}
+
+/// `hansa train …` or `hansa agent …`.
+fn hansa(what: &str, profile: &Profile, replica: &str) -> String {
+    let script = &profile.script;
     let state = script.state.join(replica);
     let (corpus, state) = (script.corpus.to_string_lossy(), state.to_string_lossy());
-    let inner = match &script.command {
-        Some(template) => {
-            let token_file = script.token_file.as_ref();
-            let token_file = token_file.unwrap_or(&profile.coordinator.token_file);
-            let value = |name: &str| match name {
-                "hansa" => quote(&script.hansa),
-                "site" => quote(&profile.name),
-                "replica" => quote(replica),
-                "corpus" => quote(&corpus),
-                "state" => quote(&state),
-                "nodes" => shape.nodes.to_string(),
-                "gpus_per_node" => shape.gpus_per_node.to_string(),
-                "coordinator" => quote(&profile.coordinator.url),
-                _ => quote(&token_file.to_string_lossy()),
-            };
-            fill(template, value)
-        }
-        None => {
-            let mut words = vec![script.hansa.as_str(), "train", "--site", &profile.name];
-            words.extend(["--replica", replica, "--corpus", &corpus, "--state", &state]);
-            // Its predecessor in the chain may still be leaving.
-            words.push("--wait-if-busy");
-            let cache = script.cache.as_ref().map(|path| path.to_string_lossy());
-            if let Some(cache) = &cache {
-                words.extend(["--cache", cache]);
-            }
-            words.extend(script.train_arguments.iter().map(String::as_str));
-            join(words)
-        }
+    let mut words = vec![script.hansa.as_str(), what, "--site", &profile.name];
+    words.extend(["--replica", replica, "--corpus", &corpus, "--state", &state]);
+    // Its predecessor in the chain may still be leaving.
+    words.push("--wait-if-busy");
+    let cache = script.cache.as_ref().map(|path| path.to_string_lossy());
+    if let Some(cache) = &cache {
+        words.extend(["--cache", cache]);
+    }
+    words.extend(script.train_arguments.iter().map(String::as_str));
+    join(words)
+}
+
+/// A template with what this job fills in.
+fn filled(template: &str, profile: &Profile, shape: &ShapeRow, replica: &str) -> String {
+    let script = &profile.script;
+    let token_file = script.token_file.as_ref();
+    let token_file = token_file.unwrap_or(&profile.coordinator.token_file);
+    let value = |name: &str| match name {
+        "hansa" => quote(&script.hansa),
+        "site" => quote(&profile.name),
+        "replica" => quote(replica),
+        "corpus" => quote(&script.corpus.to_string_lossy()),
+        "state" => quote(&script.state.join(replica).to_string_lossy()),
+        "nodes" => shape.nodes.to_string(),
+        "gpus_per_node" => shape.gpus_per_node.to_string(),
+        "coordinator" => quote(&profile.coordinator.url),
+        _ => quote(&token_file.to_string_lossy()),
     };
-    let parts = [script.launcher.as_deref(), script.container.as_deref()];
-    let mut parts: Vec<&str> = parts.into_iter().flatten().collect();
-    parts.push(&inner);
-    parts.join(" ")
+    fill(template, value)
 }
 
 /// Fills in `{name}`; `${name}` is the shell's.
@@ -333,9 +355,23 @@ fn fill(template: &str, value: impl Fn(&str) -> String) -> String {
     text
 }
 
-/// Whether every placeholder of a command is known.
-pub(crate) fn check_command(script: &ScriptSection) -> Result<(), String> {
-    let template = script.command.as_deref().unwrap_or_default();
+/// Whether every placeholder of the commands is known, and only one of them is there; else the key and why.
+pub(crate) fn check_commands(script: &ScriptSection) -> Result<(), (&'static str, String)> {
+    if script.command.is_some() && script.trainer.is_some() {
+        let why = "cannot stand beside script.command: the trainer is what `hansa agent` starts";
+        return Err(("script.trainer", why.to_owned()));
+    }
+    let templates = [
+        ("script.command", &script.command),
+        ("script.trainer", &script.trainer),
+    ];
+    for (key, template) in templates {
+        check_template(template.as_deref().unwrap_or_default()).map_err(|why| (key, why))?;
+    }
+    Ok(())
+}
+
+fn check_template(template: &str) -> Result<(), String> {
     for (at, _) in template.match_indices('{') {
         let shell = template[..at].ends_with('$');
         let Some((name, _)) = template[at + 1..].split_once('}') else {

@@ -85,6 +85,64 @@ fn a_job_with_a_command_of_its_own_in_a_singleton_chain_behind_the_relay() {
 }
 
 #[test]
+fn a_job_for_torchtitan_under_the_agent_on_four_nodes() {
+    let trainer = "trainer = \"torchrun --nnodes {nodes} --node-rank $SLURM_NODEID --nproc-per-node \
+                   {gpus_per_node} --master-addr $MASTER_ADDR --master-port $MASTER_PORT \
+                   -m hansa.torchtitan\"\n";
+    let trainer = format!("[script]\n{trainer}");
+    let changes = [
+        ("[script]\n", trainer.as_str()),
+        ("srun --ntasks=1", "srun --ntasks-per-node=1"),
+        ("[\"--threads=8\"]", "[\"--losses-max=5\"]"),
+        (
+            "environment = { ",
+            "environment = { NCCL_SOCKET_IFNAME = \"hsn0,hsn1\", ",
+        ),
+    ];
+    insta::assert_snapshot!(script(&profile(&changes), StartRule::Now));
+}
+
+#[test]
+fn a_trainer_sees_its_tasks_variables_and_blanks_stay_where_they_are() {
+    let text = PROFILE
+        .replace("launcher = ", "# ")
+        .replace("train.sif", "train.sif --")
+        .replace(
+            "singularity exec --bind /scratch train.sif --",
+            "env NODE=7",
+        );
+    let text =
+        format!("{text}hansa = \"./agent\"\ntrainer = 'printf \"%s|\" $NODE \"two words\"'\n");
+    let profile = Profile::parse(&text, Path::new("/home/me/lumi.toml")).unwrap();
+    let job = script(&profile, StartRule::Now);
+    // Stands for the agent: drops its own arguments, and starts the trainer.
+    let folder = tempfile::tempdir().unwrap();
+    let agent = folder.path().join("agent");
+    let starts = "#!/bin/bash\nwhile [ \"$1\" != -- ]; do shift; done\nshift\nexec \"$@\"\n";
+    std::fs::write(&agent, starts).unwrap();
+    std::fs::set_permissions(&agent, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let job = job.replace("module load", "true");
+    let output = Command::new("bash")
+        .args(["-c", &job])
+        .env("SLURM_JOB_ID", "70001")
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "7|two words|");
+}
+
+#[test]
+fn the_profiles_of_known_sites_run_torchtitan() {
+    let sites = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sites");
+    for site in ["lumi", "frontier", "snellius"] {
+        let file = format!("{site}.toml");
+        let text = std::fs::read_to_string(sites.join(&file)).unwrap();
+        let profile = Profile::parse(&text, &Path::new("/project/me").join(file)).unwrap();
+        insta::assert_snapshot!(site, script(&profile, StartRule::Now));
+    }
+}
+
+#[test]
 fn a_probe_asks_for_the_same() {
     let profile = profile(&[]);
     insta::assert_snapshot!(render_probe(&profile, &profile.shape[0]));

@@ -108,8 +108,7 @@ fn script(profile: &Profile) -> Option<String> {
     let surroundings = crate::script::surroundings_of(profile);
     let script = &profile.script;
     let container = script
-        .container
-        .as_deref()
+        .container_of_hansa()
         .map(|c| format!("{c} "))
         .unwrap_or_default();
     let hansa = format!("{container}{}", quote(&script.hansa));

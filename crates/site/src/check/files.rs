@@ -209,10 +209,14 @@ pub(super) async fn programs(findings: &mut Findings, slurm: &Slurm, profile: &P
             Err(text) => findings.bad("modules", text, "`module avail` shows what there is"),
         }
     }
-    let mut words: Vec<String> = script.container.iter().cloned().collect();
-    words.push(quote(&script.hansa));
+    let hansa = quote(&script.hansa);
+    let mut words: Vec<&str> = script.container_of_hansa().into_iter().collect();
+    words.push(&hansa);
     let line = format!("{} --version", words.join(" "));
-    let what = match script.container {
+    if let Some(trainer) = &script.trainer {
+        trainer_program(findings, slurm, profile, trainer).await;
+    }
+    let what = match script.container_of_hansa() {
         Some(_) => "container",
         None => "hansa",
     };
@@ -223,6 +227,35 @@ pub(super) async fn programs(findings: &mut Findings, slurm: &Slurm, profile: &P
             text,
             "copy the binary to the site and set script.hansa to its path",
         ),
+    }
+}
+
+/// The trainer's first word, in the container with the modules, as a task would find it.
+async fn trainer_program(findings: &mut Findings, slurm: &Slurm, profile: &Profile, trainer: &str) {
+    let script = &profile.script;
+    let word = trainer.split_whitespace().next().unwrap_or_default();
+    let mut line = script.container.clone().unwrap_or_default();
+    line.push_str(&format!(
+        " bash -c {}",
+        quote(&format!("command -v {word}"))
+    ));
+    let shell = match script.modules.is_empty() {
+        true => "-c",
+        false => {
+            let modules = join(script.modules.iter().map(String::as_str));
+            line = format!("module load {modules} && {line}");
+            "-lc"
+        }
+    };
+    let what = "trainer";
+    match said(slurm.shell(&join(["bash", shell, &line])).await) {
+        Ok(text) => findings.good(what, text),
+        Err(text) => {
+            let text = format!("{word} is no command here: {text}");
+            let advice = "script.trainer begins with a program of the container, or of script.modules; a path \
+                          is safer";
+            findings.bad(what, text, advice);
+        }
     }
 }
 

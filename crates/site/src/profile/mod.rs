@@ -210,8 +210,8 @@ impl Profile {
         {
             return bad("budget.ends_at", "is no date: write 2027-03-31".to_owned());
         }
-        if let Err(problem) = crate::script::check_command(&self.script) {
-            return bad("script.command", problem);
+        if let Err((key, problem)) = crate::script::check_commands(&self.script) {
+            return bad(key, problem);
         }
         self.check_sources()
     }

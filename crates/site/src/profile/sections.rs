@@ -164,7 +164,11 @@ pub struct ScriptSection {
     /// The command, if it is not `hansa train`; `{replica}` and the like are filled in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Further arguments of `hansa train`.
+    /// A trainer for `hansa agent` to start, instead of the embedded one, such as `torchrun …`. Launcher and
+    /// container then stand before it, and the agent runs on the first node, outside of both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trainer: Option<String>,
+    /// Further arguments of `hansa train`, or of `hansa agent`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub train_arguments: Vec<String>,
     /// Seconds before the walltime's end at which a job is told to leave. Slurm may be a minute early;
@@ -174,6 +178,14 @@ pub struct ScriptSection {
     /// Variables for the job. No secrets: scripts are readable.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment: BTreeMap<String, String>,
+}
+
+impl ScriptSection {
+    /// The container that `hansa` itself runs in: none if only its trainer does.
+    #[must_use]
+    pub fn container_of_hansa(&self) -> Option<&str> {
+        self.container.as_deref().filter(|_| self.trainer.is_none())
+    }
 }
 
 fn default_hansa() -> String {

@@ -71,7 +71,9 @@ logs = "logs"
 # launcher = "srun --ntasks=1"      # how the command is started; default: directly, on the first node
 # container = "singularity exec image.sif" # put before the command
 # command = "{hansa} train --site {site} --replica {replica} --corpus {corpus} --state {state}"
-# train_arguments = ["--threads=8"] # further arguments of `hansa train`
+# trainer = "torchrun --nproc-per-node {gpus_per_node} -m hansa.torchtitan" # for `hansa agent`; launcher
+                                    # and container are put before it then; not with command
+# train_arguments = ["--threads=8"] # further arguments of `hansa train`, or of `hansa agent`
 # signal_before_s = 300             # told to leave so long before the walltime's end: a minute of
                                     # Slurm's own, a last step, and the upload
 # environment = { OMP_NUM_THREADS = "8" }  # no secrets: job scripts are readable

@@ -15,6 +15,12 @@ fn refused(from: &str, to: &str) -> String {
     parse(&text.replacen(from, to, 1)).unwrap_err().to_string()
 }
 
+/// Without what cannot stand beside the rest.
+fn together(every: &str) -> String {
+    let every = every.replace("ssh = ", "# ssh = ");
+    every.replace("command = \"{hansa}", "# command = \"{hansa}")
+}
+
 #[test]
 fn the_commented_profile_parses_and_shows_the_defaults() {
     let plain = parse(&commented("lumi")).unwrap();
@@ -22,7 +28,7 @@ fn the_commented_profile_parses_and_shows_the_defaults() {
     assert_eq!(plain.script.signal_before_s, 300);
     assert_eq!(plain.script.corpus, Path::new("/sites/corpus"));
     let every = template::every_key().replace("SITE", "lumi");
-    let mut full = parse(&every.replace("ssh = ", "# ssh = ")).unwrap();
+    let mut full = parse(&together(&every)).unwrap();
     // Where a comment shows a default, it is the default.
     assert_eq!(full.watch, plain.watch);
     assert_eq!(full.retry, plain.retry);
@@ -36,14 +42,15 @@ fn the_commented_profile_parses_and_shows_the_defaults() {
 #[test]
 fn every_key_of_the_types_is_in_the_commented_profile() {
     let every = template::every_key().replace("SITE", "lumi");
-    let profile = parse(&every.replace("ssh = ", "# ssh = ")).unwrap();
+    let profile = parse(&together(&every)).unwrap();
     let known = known_keys();
     let written = keys_of(&toml::Table::try_from(&profile).unwrap());
     for key in &written {
         let inside = key.starts_with("script.environment.");
         assert!(inside || known.contains(key), "{key} is not documented");
     }
-    for key in known.iter().filter(|key| key.as_str() != "slurm.ssh") {
+    let apart = ["slurm.ssh", "script.command"];
+    for key in known.iter().filter(|key| !apart.contains(&key.as_str())) {
         assert!(written.contains(key), "{key} is documented, but unknown");
     }
 }
@@ -100,6 +107,16 @@ fn values_that_cannot_work_are_refused_by_key() {
             "# command = \"{hansa} train",
             "command = \"{hanza} train",
             "{hanza}",
+        ),
+        (
+            "# trainer = \"torchrun --nproc-per-node {gpus_per_node}",
+            "trainer = \"torchrun --nproc-per-node {gpus}",
+            "{gpus}",
+        ),
+        (
+            "# trainer = ",
+            "command = \"mine\"\ntrainer = ",
+            "cannot stand beside script.command",
         ),
         ("nodes = 1\n", "nodes = 0\n", "1 to 2^20"),
         ("wanted = 1 ", "wanted = 1000 ", "at most 256"),
