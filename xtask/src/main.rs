@@ -5,6 +5,7 @@
 //! regenerates anything behind a developer's back. All it writes lies under `target/`.
 
 mod ci;
+mod portable;
 mod setup;
 mod slurm;
 mod tidy;
@@ -37,6 +38,8 @@ enum Command {
     },
     /// Run only the tidy checks (a second or two).
     Tidy,
+    /// Build a static `hansa` that runs on any Linux of this architecture, and try it in a bare root directory.
+    Static,
     /// Install the tools that `ci` needs into `target/tools`.
     Setup,
 }
@@ -69,6 +72,7 @@ fn run(options: Options) -> anyhow::Result<()> {
             )
         }
         Command::Tidy => tidy::run(&sh),
+        Command::Static => portable::run(&sh),
         Command::Setup => setup::run(&sh),
     }
 }

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hansa_transfer::{Endpoint, ProxyFile, Token};
+use hansa_transfer::{Endpoint, ProxyFile, Token, names};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -69,7 +69,8 @@ impl Relay {
             address: listen.to_owned(),
             source,
         };
-        let listener = TcpListener::bind(listen).await.map_err(broken)?;
+        let addresses = names::addresses(listen).await.map_err(broken)?;
+        let listener = TcpListener::bind(&*addresses).await.map_err(broken)?;
         let address = listener.local_addr().map_err(broken)?;
         let door = Arc::new(Door {
             authorization: format!("Basic {}", base64(format!("{USER}:{password}").as_bytes())),
@@ -233,9 +234,9 @@ impl Door {
 
     async fn connect(&self) -> std::io::Result<TcpStream> {
         let Some(upstream) = &self.upstream else {
-            return TcpStream::connect(&self.target).await;
+            return names::connect(&self.target).await;
         };
-        let mut stream = TcpStream::connect(upstream).await?;
+        let mut stream = names::connect(upstream).await?;
         let target = &self.target;
         let ask = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
         stream.write_all(ask.as_bytes()).await?;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::endpoint::{Endpoint, Token, Trust};
 use crate::error::{ErrorBody, TransferError};
-use crate::pinning;
+use crate::{names, pinning};
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// No JSON answer is larger; a manifest of the most chunks has 70 MB.
@@ -136,6 +136,9 @@ impl ConnectionRecipe {
                 .http2_initial_stream_window_size(WINDOW_BYTES)
                 .http2_initial_connection_window_size(WINDOW_BYTES),
         };
+        if let Some(names) = names::for_http() {
+            builder = builder.dns_resolver(names);
+        }
         if let Some(proxy) = &self.proxy {
             builder = builder.proxy(proxy.clone());
         } else if self.no_proxy {

@@ -30,6 +30,7 @@ mod error;
 mod lane;
 mod lane_control;
 mod lanes;
+pub mod names;
 mod options;
 mod partial;
 mod pinning;
