@@ -50,7 +50,7 @@ pub struct Options {
     /// The socket; `None`: in a new folder that only this user can enter if the agent starts the
     /// trainer, else `agent.sock` in the state directory.
     pub socket: Option<PathBuf>,
-    /// The folder for exported weights; `None`: `/dev/shm` while it has room, else the state directory.
+    /// The folder for exported weights; `None`: `/dev/shm` while it has room. The state directory if that is full.
     pub exchange: Option<PathBuf>,
     /// How often in a row a trainer may be lost without having done a step.
     pub losses_max: u32,

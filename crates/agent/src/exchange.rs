@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use hansa_outer::{Dtype, Header, Layout, PREFIX_BYTES};
 
-/// Where exported weights may lie: memory while there is room, else the state directory.
+/// Where exported weights may lie: what was chosen, or memory while there is room; else the state directory,
+/// as a phase that cannot be exported is lost.
 pub(crate) struct Places {
     chosen: Option<PathBuf>,
     memory: PathBuf,
@@ -28,11 +29,10 @@ impl Places {
 
     /// Folders to try, the best first, for a file of so many bytes.
     pub fn for_bytes(&self, bytes: u64) -> Vec<&Path> {
-        if let Some(chosen) = &self.chosen {
-            return vec![chosen];
-        }
         let mut places = Vec::new();
-        if free_bytes(&self.memory).is_some_and(|free| free / MEMORY_SHARE >= bytes) {
+        if let Some(chosen) = &self.chosen {
+            places.push(chosen.as_path());
+        } else if free_bytes(&self.memory).is_some_and(|free| free / MEMORY_SHARE >= bytes) {
             places.push(self.memory.as_path());
         }
         places.push(&self.disk);
@@ -159,9 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn a_chosen_place_is_the_only_one_and_full_memory_is_passed_over() {
+    fn a_chosen_place_is_tried_first_and_full_memory_is_passed_over() {
         let chosen = Places::new(Some("/scratch".into()), Path::new("/state"));
-        assert_eq!(chosen.for_bytes(1), [Path::new("/scratch")]);
+        let both = [Path::new("/scratch"), Path::new("/state")];
+        assert_eq!(chosen.for_bytes(u64::MAX), both);
         let any = Places::new(None, Path::new("/state"));
         assert_eq!(any.for_bytes(u64::MAX), [Path::new("/state")]);
     }

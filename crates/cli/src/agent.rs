@@ -18,8 +18,8 @@ pub struct Arguments {
     /// agent.sock in the state directory].
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// Where the trainer writes its weights for the agent to read [default: /dev/shm while it has
-    /// room, else the state directory].
+    /// Where the trainer writes its weights for the agent to read; the state directory if that is full
+    /// [default: /dev/shm while it has room].
     #[arg(long)]
     exchange: Option<PathBuf>,
     /// How often in a row the trainer may crash or hang without a step between, before the agent ends.

@@ -31,10 +31,13 @@ const MODELS: &str = "models";
 const COMPLETE: &str = "complete.json";
 const CONTRIBUTION: &str = "contribution-";
 /// What may lie in a directory that has no identity yet.
-const HARMLESS: [&str; 6] = [
+const HARMLESS: [&str; 8] = [
     "lock",
     "replica.log",
     ".identity.json.tmp",
+    // The corpus is looked at before anybody registers.
+    "corpus.checked",
+    ".corpus.checked.tmp",
     // What an agent leaves for its trainer before it registers.
     "run.json",
     ".run.json.tmp",
