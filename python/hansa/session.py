@@ -26,7 +26,6 @@ from torch import nn
 from hansa import tensors
 from hansa.conversation import Conversation
 from hansa.corpus import Corpus
-from hansa.errors import NonFinite
 from hansa.link import run_description
 
 #: Sum of the cross-entropy over all targets, in nats, for inputs and targets [windows, seq_len].
@@ -115,6 +114,7 @@ class Session:
         file = tensors.Reader(ask["model"])
         for name, parameter in self._parameters.items():
             parameter.copy_(file.tensor(name))
+            file.release()
         return {}
 
     @torch.no_grad()
@@ -136,8 +136,7 @@ class Session:
             with tensors.writing(ask["to"], order) as writer:
                 for name, _ in order:
                     value = self._parameters[name].detach()
-                    if not bool(torch.isfinite(value).all()):
-                        raise NonFinite(f"the weights {name} are not finite")
+                    tensors.check_finite(name, value)
                     writer.write(name, value)
         return {}
 

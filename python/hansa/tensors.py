@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from hansa.errors import NonFinite
 
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 
@@ -42,6 +45,19 @@ class Reader:
         offset = self._start + begin
         flat = torch.frombuffer(self._data, dtype=dtype, count=count, offset=offset)
         return flat.reshape(entry["shape"])
+
+    def release(self) -> None:
+        """Lets go of pages that were read: they count as this process's memory while they are mapped.
+        Views stay valid."""
+        self._data.madvise(mmap.MADV_DONTNEED)
+
+
+def check_finite(name: str, values: torch.Tensor) -> None:
+    """Raises `NonFinite` with the name. Takes no memory, unlike `torch.isfinite`."""
+    # Both are NaN if anything is.
+    least, most = torch.aminmax(values.detach())
+    if not math.isfinite(float(least)) or not math.isfinite(float(most)):
+        raise NonFinite(f"the weights {name} are not finite")
 
 
 class Writer:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hansa.corpus import Corpus
-from hansa.errors import Unfit
-from hansa.tensors import Reader, writing
+from hansa.errors import NonFinite, Unfit
+from hansa.tensors import Reader, check_finite, writing
 
 SEQ_LEN = 4
 
@@ -45,6 +45,28 @@ def test_windows_overlap_by_one_token_and_large_tokens_stay_positive(
     assert corpus.windows([]).shape == (0, SEQ_LEN + 1)
     with pytest.raises(IndexError, match="no window 3"):
         corpus.windows([3])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_told_by_name(bad: float) -> None:
+    values = torch.zeros(3, 5)
+    check_finite("model.norm.weight", values)
+    check_finite("model.norm.weight", values.to(torch.bfloat16))
+    values[1, 2] = bad
+    with pytest.raises(NonFinite, match="weight are not finite"):
+        check_finite("model.norm.weight", values)
+
+
+def test_views_of_a_file_stay_valid_when_its_pages_are_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    values = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    with writing(path, [("a", [2, 3])]) as writer:
+        writer.write("a", values)
+    reader = Reader(path)
+    view = reader.tensor("a")
+    reader.release()
+    assert view.equal(values)
+    assert reader.tensor("a").equal(values)
 
 
 def test_a_shard_of_another_size_and_a_missing_corpus_are_told(tmp_path: Path) -> None:

@@ -6,72 +6,20 @@ mod common;
 
 use std::path::Path;
 
-use common::{Place, Process, Server};
-use serde_json::Value;
-
-/// The Python to test with; says so where there is none.
-fn python() -> Option<String> {
-    let python = std::env::var("HANSA_TORCH_PYTHON").ok();
-    if python.is_none() {
-        eprintln!("skipped: HANSA_TORCH_PYTHON is not set");
-    }
-    python
-}
-
-/// Long leases: a busy machine takes its time to import PyTorch.
-const PATIENT: [(&str, &str); 3] = [
-    ("ttl_min_s = 5", "ttl_min_s = 200"),
-    ("ttl_max_s = 20", "ttl_max_s = 300"),
-    ("session_ttl_s = 10", "session_ttl_s = 200"),
-];
-
-fn place(changes: &[(&str, &str)]) -> Place {
-    let place = Place::new();
-    let changes: Vec<(&str, &str)> = PATIENT.iter().chain(changes).copied().collect();
-    place.recipe("run.toml", &changes);
-    place
-}
-
-/// `hansa agent` for `SITE/r0` around a command, in which `{root}` is the repository.
-fn agent(place: &Place, site: &str, server: &Server, options: &str, command: &str) -> Process {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = root.canonicalize().unwrap();
-    let root = root.display();
-    let url = &server.url;
-    place.start(&format!(
-        "agent --coordinator {url} --token-file {site}.toml --site {site} --replica r0 --corpus corpus \
-         --state state-{site} --json {options} -- env PYTHONPATH={root}/python OMP_NUM_THREADS=1 {}",
-        command.replace("{root}", &root.to_string())
-    ))
-}
-
-fn losses(process: &str) -> Vec<f64> {
-    let events = process
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let steps = events.filter(|event| event["event"] == "step");
-    steps.map(|event| event["loss"].as_f64().unwrap()).collect()
-}
-
-fn ended_well(process: Process) -> String {
-    let end = process.end();
-    assert_eq!(end.code, Some(0), "{}{}", end.stdout, end.stderr);
-    end.stdout
-}
+use common::torch::{
+    agent, all_gone, descendants, ended_well, kill, losses, place, plain_loop, python, rank,
+    real_text, torchtitan,
+};
 
 #[test]
 fn a_plain_loop_trains_beside_the_embedded_trainer() {
     let Some(python) = python() else { return };
-    let place = place(&[
-        ("peak_lr = 2e-3", "peak_lr = 1e-2"),
-        ("grace_s = 5", "grace_s = 200"),
-    ]);
+    let place = place(&[("peak_lr = 2e-3", "peak_lr = 1e-2")]);
     let server = place.serve("data");
     for site in ["plain", "embedded"] {
         place.token(site, "data");
     }
-    let command = format!("{python} {{root}}/examples/plain_pytorch.py");
-    let mut plain = agent(&place, "plain", &server, "", &command);
+    let mut plain = agent(&place, "plain", &server, &plain_loop(&python));
     plain.event("registered");
     let embedded = place.train("embedded", &server);
     let said = ended_well(plain);
@@ -94,23 +42,18 @@ fn torchtitan_with_one_rank_and_with_two_trains_beside_the_embedded_trainer() {
     let Some(python) = python() else { return };
     let place = place(&[
         ("peak_lr = 2e-3", "peak_lr = 1e-2"),
-        ("grace_s = 5", "grace_s = 200"),
-        ("rounds = 2", "rounds = 10"),
+        ("rounds = 2", "rounds = 12"),
         ("every_s = 1", "every_s = 0.2"),
     ]);
+    real_text(&place);
     let server = place.serve("data");
     for site in ["one", "two", "embedded"] {
         place.token(site, "data");
     }
-    let torchrun = |ranks: u32| {
-        format!(
-            "{python} -m torch.distributed.run --standalone --nproc-per-node {ranks} -m hansa.torchtitan"
-        )
-    };
     // Nobody begins before all are there.
     place.do_it("run pause --data data --because assembling");
-    let mut one = agent(&place, "one", &server, "", &torchrun(1));
-    let mut two = agent(&place, "two", &server, "", &torchrun(2));
+    let mut one = agent(&place, "one", &server, &torchtitan(&python, 1));
+    let mut two = agent(&place, "two", &server, &torchtitan(&python, 2));
     one.event("registered");
     two.event("registered");
     place.do_it("run resume --data data");
@@ -120,25 +63,50 @@ fn torchtitan_with_one_rank_and_with_two_trains_beside_the_embedded_trainer() {
         place.train_line("embedded", &server)
     ));
 
-    // One is shot in the middle of a phase, and its successor goes on within its lease.
+    // One is shot in the middle of a phase. Nothing of it stays behind, and its successor goes on within its
+    // lease.
     one.event("step");
-    drop(one);
-    let mut one = agent(&place, "one", &server, "", &torchrun(1));
+    let ranks = descendants(one.id());
+    assert!(ranks.len() >= 2, "{ranks:?}");
+    one.kill();
+    all_gone(&ranks);
+    let mut one = agent(&place, "one", &server, &torchtitan(&python, 1));
     let registered = one.event("registered");
     assert!(
         registered["inherited_windows"].as_u64() > Some(0),
         "{registered}"
     );
 
-    let said = [ended_well(one), ended_well(two)];
+    // The second rank of two is shot: the agent starts both again, and they go on within the lease.
+    two.event("step");
+    let ranks = descendants(two.id());
+    kill(rank(two.id(), 1));
+    two.event("trainer_lost");
+    all_gone(&ranks);
+    two.event("step");
+
+    // One is asked to leave, wherever it stands: it contributes what it has, and says goodbye.
+    one.terminate();
+    let said = ended_well(one);
+    let steps = |event: &str| last_event(&said, event)["steps"].as_u64().unwrap();
+    let (planned, done) = (steps("phase_started"), steps("contributed"));
+    assert!((1..=planned).contains(&done), "{done} of {planned} steps");
+    let outcome = &last_event(&said, "ended")["outcome"];
+    assert_eq!(outcome, "stopped, with a goodbye");
+
+    let said = ended_well(two);
     embedded.end_well();
     server.process.end_well();
     let report = place.verified("data");
     assert_eq!(report["ended"], true, "{report}");
-    for said in said {
-        let losses = losses(&said);
-        assert!(losses.last() < losses.first(), "{losses:?}");
-    }
+    let losses = losses(&said);
+    assert!(losses.last() < losses.first(), "{losses:?}");
+}
+
+fn last_event(said: &str, name: &str) -> serde_json::Value {
+    let events = said.lines().rev();
+    let mut events = events.filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    events.find(|event| event["event"] == name).unwrap()
 }
 
 #[test]

@@ -54,6 +54,16 @@ impl Model {
         self.head_loss(z, weights, arena)
     }
 
+    /// Logits of the micro-batch in the arena, `[n, v]`.
+    pub(crate) fn logits(&self, z: Sizes, weights: &[f32], arena: &mut Arena) -> Vec<f32> {
+        self.forward(z, weights, arena);
+        let mut logits_nv = vec![0.0; z.n * z.v];
+        let head_in_nd = &arena.head_in_nd[..z.n * z.d];
+        let head_vd = self.slots.head_vd.of(weights);
+        linear(&mut logits_nv, Write::Set, head_in_nd, head_vd, z.d);
+        logits_nv
+    }
+
     /// [`Model::loss`]; adds to `grads` the gradient of `scale` times it.
     pub(crate) fn loss_and_gradient(
         &self,

@@ -209,6 +209,27 @@ impl Trainer {
         })
     }
 
+    /// Logits after each token of one window but the last, `[seq_len, vocab_size]`: for comparing with another
+    /// implementation.
+    ///
+    /// # Errors
+    /// A window that does not fit.
+    pub fn logits(&mut self, window: &[u32]) -> Result<Vec<f32>, TrainError> {
+        self.check_windows(&[window])?;
+        let Trainer {
+            model,
+            weights,
+            arena,
+            ..
+        } = self;
+        load_batch(arena, &[window]);
+        let z = Sizes::of(&model.config, 1, self.seq_len);
+        let logits_sv = self
+            .pool
+            .install(|| model.logits(z, weights.as_slice(), arena));
+        Ok(logits_sv)
+    }
+
     /// Global norm of the gradient; fixed chunks in a fixed order, added in `f64`.
     fn grad_norm(&self, loss: f64) -> Result<f64, TrainError> {
         if !loss.is_finite() {

@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hansa import tensors
-from hansa.errors import HansaError, NonFinite
+from hansa.errors import HansaError
 
 
 class Weights:
@@ -45,7 +45,7 @@ class Weights:
                     value = _whole(found.pop(name))
                     try:
                         if problem is None:
-                            _check_finite(name, value)
+                            tensors.check_finite(name, value)
                             writer.write(name, value)
                     except (OSError, HansaError) as error:
                         problem = error
@@ -70,6 +70,7 @@ class Weights:
                 state[key] = _like(file.tensor(name), value)
             if state:
                 part.load_state_dict(state, strict=False)
+                file.release()
 
     def _tensors(self) -> Iterator[tuple[str, str, torch.Tensor]]:
         for key, value in self._model.state_dict().items():
@@ -94,11 +95,6 @@ class Weights:
 def _whole(value: torch.Tensor) -> torch.Tensor:
     """All of a tensor, on every rank that shares it."""
     return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def _check_finite(name: str, value: torch.Tensor) -> None:
-    if not bool(torch.isfinite(value).all()):
-        raise NonFinite(f"the weights {name} are not finite")
 
 
 def _like(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

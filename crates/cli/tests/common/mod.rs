@@ -1,6 +1,8 @@
 //! A tiny run in a folder of its own, and real `hansa` processes that never outlive their test.
 #![allow(clippy::unwrap_used, dead_code)]
 
+pub mod torch;
+
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -138,6 +140,17 @@ impl Place {
         Process::start(self.command(line), line)
     }
 
+    /// Starts another program in this folder, with an environment of its own.
+    pub fn start_other(&self, program: &str, line: &str) -> Process {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .args(line.split_whitespace())
+            .current_dir(self.dir.path())
+            .stdin(Stdio::null());
+        Process::start(command, &format!("{program} {line}"))
+    }
+
     /// The same with variables of the environment.
     pub fn start_with(&self, variables: &[(&str, &str)], line: &str) -> Process {
         let mut command = self.command(line);
@@ -242,6 +255,15 @@ impl Place {
             assert!(began.elapsed() < WITHIN, "never came: {status:#}");
             std::thread::sleep(LOOK_EVERY);
         }
+    }
+}
+
+/// Waits until something holds; `what` says what in a failure.
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < WITHIN, "it never came that {what}");
+        std::thread::sleep(LOOK_EVERY);
     }
 }
 
@@ -389,6 +411,11 @@ impl Process {
             "hansa {}: {why}; it said: {}{stderr}",
             self.line, self.stdout
         );
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// SIGKILL: nothing is flushed, nobody is told.
