@@ -119,7 +119,8 @@ class Show:
         words = "starttime=now+60 duration=60 nodes=ALL users=root flags=maint,ignore_jobs reservationname=repair"
         said = self.stage.slurm("snellius", "scontrol", "create", "reservation", *words.split())
         self.stage.slurm("lumi", "scancel", "--name=others")
-        self.stage.say(f"snellius: maintenance in a minute, for an hour ({said}); lumi has room again")
+        self.stage.slurm("snellius", "scontrol", "update", "partitionname=gpu_a100", "state=drain")
+        self.stage.say(f"snellius: maintenance in a minute, for an hour ({said}), and no new jobs; lumi has room again")
         until("the plan at lumi and not at snellius", lambda: self.uses("lumi") and self.uses("snellius") is False)
         last = {}
 

@@ -231,7 +231,9 @@ impl fmt::Display for Verdict {
 }
 
 /// Decides again: the plan changes only if the new one gains more than `margin`, a fraction of the
-/// objective, so that noise in the queues does not move it to and fro.
+/// objective, so that noise in the queues does not move it to and fro. What the old plan has at a site
+/// that the new one does without stays where that costs nothing: a place in a queue is not given up for
+/// a prediction.
 ///
 /// # Errors
 /// When rounds cannot be simulated at all.
@@ -244,35 +246,33 @@ pub fn replan(
     let desk = Desk::new(snapshot, ask, Some(current))?;
     let mut search = desk.search();
     let (best, exact) = search.best();
-    let held = match desk.config_of(&current.picks) {
-        Ok(config) => search.given(
-            &config,
-            Variant {
-                balance: current.balance,
-                together: current.together,
-            },
-        ),
-        Err(pick) => {
-            let verdict = Verdict::Gone {
-                site: pick.site.clone(),
-                shape: pick.shape.clone(),
-            };
-            let plan = desk.written(search, best, exact);
-            return Ok(Replan { plan, verdict });
-        }
+    let (config, gone) = desk.config_of(&current.picks);
+    if let Some(pick) = gone {
+        let verdict = Verdict::Gone {
+            site: pick.site.clone(),
+            shape: pick.shape.clone(),
+        };
+        let best = search.with_what_costs_nothing(best, &config);
+        let plan = desk.written(search, best, exact);
+        return Ok(Replan { plan, verdict });
+    }
+    let variant = Variant {
+        balance: current.balance,
+        together: current.together,
     };
+    let held = search.given(&config, variant);
     // A descent may end beside the plan that is held.
     let gain =
         (held.score.value - best.score.value) / held.score.value.abs().max(f64::MIN_POSITIVE);
     let gain = gain.max(0.0);
     let rescued = held.score.misses && !best.score.misses;
-    let (tried, verdict) = match () {
-        () if rescued => (best, Verdict::Rescued),
-        () if gain > margin && held.score.misses == best.score.misses => {
-            (best, Verdict::Changed { gain })
-        }
-        () => (held, Verdict::Kept { gain, margin }),
+    let changed = gain > margin && held.score.misses == best.score.misses;
+    let (tried, verdict) = match (rescued, changed) {
+        (true, _) => (best, Verdict::Rescued),
+        (false, true) => (best, Verdict::Changed { gain }),
+        (false, false) => (held, Verdict::Kept { gain, margin }),
     };
+    let tried = search.with_what_costs_nothing(tried, &config);
     let plan = desk.written(search, tried, exact);
     Ok(Replan { plan, verdict })
 }
@@ -429,9 +429,9 @@ impl<'a> Desk<'a> {
         Search::new(self.snapshot, self.ask, &self.world, &self.options)
     }
 
-    /// The options that these picks are; the first pick that is none any more.
-    fn config_of<'p>(&self, picks: &'p [HeldPick]) -> Result<Vec<Option<usize>>, &'p HeldPick> {
-        let mut config = vec![None; self.options.sites.len()];
+    /// The options that these picks are, and the first pick that is none any more.
+    fn config_of<'p>(&self, picks: &'p [HeldPick]) -> (Vec<Option<usize>>, Option<&'p HeldPick>) {
+        let (mut config, mut gone) = (vec![None; self.options.sites.len()], None);
         for pick in picks {
             let same = |choice: &Choice| {
                 let candidate = &self.options.candidates[choice.candidate];
@@ -441,10 +441,12 @@ impl<'a> Desk<'a> {
             };
             let mut sites = self.options.sites.iter().enumerate();
             let found = sites.find_map(|(i, choices)| Some((i, choices.iter().position(same)?)));
-            let (site, option) = found.ok_or(pick)?;
-            config[site] = Some(option);
+            match found {
+                Some((site, option)) => config[site] = Some(option),
+                None => gone = gone.or(Some(pick)),
+            }
         }
-        Ok(config)
+        (config, gone)
     }
 
     fn written(&self, mut search: Search<'_>, tried: Tried, exact: bool) -> Plan {

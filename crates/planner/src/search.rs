@@ -240,6 +240,26 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// The same with what `held` has at sites where this has nothing, as far as that makes nothing worse.
+    pub(crate) fn with_what_costs_nothing(
+        &mut self,
+        mut at: Tried,
+        held: &[Option<usize>],
+    ) -> Tried {
+        for (site, &held) in held.iter().enumerate() {
+            if at.config[site].is_some() || held.is_none() {
+                continue;
+            }
+            let mut config = at.config.clone();
+            config[site] = held;
+            let tried = self.given(&config, at.variant);
+            if !tried.idle && tried.score.cmp(&at.score) != Ordering::Greater {
+                at = tried;
+            }
+        }
+        at
+    }
+
     /// Only what runs already, to its end.
     fn nothing(&self) -> Tried {
         let variant = self.options.variants[0];

@@ -290,3 +290,35 @@ fn what_happened_is_told_and_what_is_small_is_not() {
     fewer.sites.pop();
     assert_eq!(news(&before, &fewer), [News::Sites]);
 }
+
+#[test]
+fn a_place_in_a_queue_that_costs_nothing_is_not_given_up_for_a_prediction() {
+    let mut full = queues(50 * HOUR, 10 * MINUTE);
+    full.sites[1].jobs = vec![waiting("g-8h", HOUR)];
+    let mut both = one("h100-8h");
+    both.picks.push(HeldPick {
+        site: "lumi".parse().unwrap(),
+        shape: "g-8h".into(),
+        replicas: 1,
+        chain: ChainPolicy::Ahead,
+    });
+    let moved = replan(&full, &ask(), &both, 0.1).unwrap();
+    assert!(
+        matches!(moved.verdict, Verdict::Changed { .. }),
+        "{}",
+        moved.verdict
+    );
+    let picks: Vec<(&str, &str, u32)> = (moved.plan.picks.iter())
+        .map(|pick| {
+            let (site, shape) = (&pick.candidate.site, &pick.candidate.shape.name);
+            (site.as_str(), shape.0.as_str(), pick.already)
+        })
+        .collect();
+    assert_eq!(picks, [("snellius", "h100-1h", 0), ("lumi", "g-8h", 1)]);
+    let again = replan(&full, &ask(), &both, 0.1).unwrap();
+    assert_eq!(again, moved, "the same input, the same plan");
+    // A job that would have to be submitted first is none that waits.
+    full.sites[1].jobs.clear();
+    let moved = replan(&full, &ask(), &both, 0.1).unwrap();
+    assert_eq!(moved.plan.picks.len(), 1);
+}

@@ -3,8 +3,11 @@
 use hansa_base::{Incarnation, ReplicaId, ReplicaKey, Windows};
 use hansa_protocol::{Activity, End, Machine, PhaseTimes, Presence};
 
-/// Rounds that are looked at: the newest, and some whose members have not yet said how they spent them.
+/// Rounds that are looked at first.
 pub(super) const ROUNDS: usize = 24;
+/// Rounds that are looked at later: the newest, and some whose members have not yet said how they spent
+/// them. There may be thousands of members, and the thread that is asked has other things to do.
+pub(super) const ROUNDS_LATER: usize = 3;
 
 /// The run as it stands.
 #[derive(Clone, Debug)]
@@ -43,10 +46,10 @@ pub(crate) struct ReplicaFacts {
     pub training: Option<Incarnation>,
 }
 
-/// Looks at the run.
-pub(crate) fn run_facts(machine: &Machine) -> RunFacts {
+/// Looks at the run and its newest rounds.
+pub(crate) fn run_facts(machine: &Machine, rounds: usize) -> RunFacts {
     let state = machine.state();
-    let skip = state.rounds.len().saturating_sub(ROUNDS);
+    let skip = state.rounds.len().saturating_sub(rounds);
     let rounds = state.rounds[skip..].iter().map(|round| RoundFacts {
         base: round.base.0,
         merge_ms: round.merge_ms,

@@ -40,6 +40,9 @@ pub(crate) struct Sources<'a> {
 /// Why there is no snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoSnapshot {
+    /// Nobody knows of any queue.
+    #[error("no site process has reported yet: start `hansa site run PROFILE` at a site")]
+    NoSites,
     /// How much a round trains is what a plan decides.
     #[error(
         "this run ends after a number of rounds, and how much a round trains is what a plan decides: \

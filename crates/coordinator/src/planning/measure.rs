@@ -12,7 +12,7 @@ use hansa_planner::{Fact, Source, WallMs, WindowsPerGpuS};
 use hansa_protocol::PhaseTimes;
 use hansa_queue::{IntentId, Shape, ShapeName, State};
 
-use super::facts::{ROUNDS, ReplicaFacts, RunFacts};
+use super::facts::{ROUNDS, ROUNDS_LATER, ReplicaFacts, RunFacts};
 
 /// Samples that are kept of each number; their median counts.
 const SAMPLES: usize = 20;
@@ -74,6 +74,14 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    /// So many rounds are of interest at the next look.
+    pub(crate) const fn rounds(&self) -> usize {
+        match self.begun {
+            true => ROUNDS_LATER,
+            false => ROUNDS,
+        }
+    }
+
     /// Takes in what the run and its queues show at `now`.
     pub(crate) fn learn(&mut self, run: &RunFacts, queue: &State, now: WallMs) {
         for round in &run.rounds {
@@ -96,10 +104,10 @@ impl Measured {
         }
         self.starts(run, queue, now);
         self.begun = true;
-        let oldest = run.rounds.first().map_or(0, |round| round.base);
+        let newest = run.rounds.last().map_or(0, |round| round.base);
+        let oldest = newest.saturating_sub(ROUNDS as u64);
         self.merges.retain(|base| *base >= oldest);
         self.times.retain(|(base, _)| *base >= oldest);
-        debug_assert!(self.merges.len() <= ROUNDS, "rounds are forgotten");
         self.starts.retain(|id| queue.intents.contains_key(id));
     }
 

@@ -199,8 +199,19 @@ impl PlanningLoop {
 
     /// The snapshot of now; `None` once the run is not served any more, or is over.
     async fn look(&mut self) -> Option<Result<Snapshot, NoSnapshot>> {
-        let planning = self.planner.shell.planning();
-        let query = move |machine: &_, _| (run_facts(machine), run_view(machine, planning));
+        let unknown = self
+            .queue
+            .query(|machine, _| machine.state().sites.is_empty());
+        if unknown.await.ok()? {
+            let nobody = Err(NoSnapshot::NoSites);
+            lock(&self.planner.desk).snapshot = Some(nobody.clone());
+            return Some(nobody);
+        }
+        let (planning, rounds) = (self.planner.shell.planning(), self.measured.rounds());
+        let query = move |machine: &_, _| {
+            let facts = run_facts(machine, rounds);
+            (facts, run_view(machine, planning))
+        };
         let (run, view) = self.run.query(query).await.ok()?;
         if run.over {
             return None;
