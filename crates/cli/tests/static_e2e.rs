@@ -6,6 +6,7 @@ mod common;
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::{Place, Process, Server};
 
@@ -30,8 +31,16 @@ fn binary() -> Option<PathBuf> {
 fn bare(binary: &Path) -> Place {
     let place = Place::new();
     std::fs::copy(binary, place.path("hansa")).unwrap();
-    for folder in ["tmp", "etc"] {
+    for folder in ["tmp", "etc", "dev"] {
         std::fs::create_dir(place.path(folder)).unwrap();
+    }
+    // As every container has them.
+    for (name, minor) in [("dev/null", "3"), ("dev/random", "8"), ("dev/urandom", "9")] {
+        let mut mknod = Command::new("mknod");
+        mknod
+            .args([name, "c", "1", minor])
+            .current_dir(place.path(""));
+        assert!(mknod.status().unwrap().success());
     }
     place
 }
@@ -77,7 +86,8 @@ fn it_trains_in_a_bare_root_directory_with_the_coordinators_name_from_the_hosts_
         url,
         fingerprint,
     };
-    inside(&place, "token add alder --data data --out alder.toml").end_well();
+    let line = "token add alder --data data --out alder.toml";
+    assert_eq!(inside(&place, line).end().code, Some(0));
     inside(&place, &train(&server)).end_well();
     server.process.end_well();
     assert_eq!(place.verified("data")["ended"], true);

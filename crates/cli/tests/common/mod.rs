@@ -140,11 +140,12 @@ impl Place {
         Process::start(self.command(line), line)
     }
 
-    /// Starts another program in this folder, with an environment of its own.
+    /// Starts another program in this folder, with nothing of this environment but the path.
     pub fn start_other(&self, program: &str, line: &str) -> Process {
         let mut command = Command::new(program);
         command
             .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .args(line.split_whitespace())
             .current_dir(self.dir.path())
             .stdin(Stdio::null());
