@@ -55,7 +55,8 @@ pub(crate) fn wants<'a>(look: &Look<'a>, profile: &'a SiteProfile) -> Result<Wan
         return Ok(none);
     };
     Ok(Wants {
-        jobs: plan.jobs,
+        // The profile may want fewer since.
+        jobs: plan.jobs.min(profile.wanted_jobs),
         shape,
         chain: match plan.ahead {
             true => profile.chain,
@@ -67,20 +68,35 @@ pub(crate) fn wants<'a>(look: &Look<'a>, profile: &'a SiteProfile) -> Result<Wan
 }
 
 impl Wants<'_> {
-    /// The replicas that shall have a job. Under a plan, those whose jobs run come first.
+    /// The replicas that shall have a job. Under a plan, those whose jobs run come first, and then those
+    /// whose jobs wait in its shape.
     pub(crate) fn replicas(&self, look: &Look<'_>) -> Vec<ReplicaName> {
         let jobs = self.jobs as usize;
         let numbered = |jobs: u32| (1..=jobs).filter_map(slot_name);
         if self.plan.is_none() {
             return numbered(self.jobs).collect();
         }
-        let running = look.state.live(look.name).filter(|i| i.is_running());
-        let mut names: Vec<ReplicaName> = running
-            .map(|intent| intent.intention.replica.clone())
-            .filter(|replica| slot_number(replica).is_some())
+        let place = |intent: &Intent| match intent.is_running() {
+            true => Some(0),
+            false => {
+                let stays = intent.cancel.is_none() && intent.withdraw.is_none();
+                (stays && intent.intention.shape.name == self.shape.name).then_some(1)
+            }
+        };
+        let live = look.state.live(look.name);
+        let mut placed: Vec<(u8, u32, &ReplicaName)> = live
+            .filter_map(|intent| {
+                let replica = &intent.intention.replica;
+                Some((place(intent)?, slot_number(replica)?, replica))
+            })
             .collect();
-        names.sort_by_key(slot_number);
-        names.dedup();
+        placed.sort();
+        let mut names: Vec<ReplicaName> = Vec::new();
+        for (.., name) in placed {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
         names.truncate(jobs);
         let more = u32::try_from(names.len()).unwrap_or(u32::MAX);
         for name in numbered(self.jobs.saturating_add(more)) {

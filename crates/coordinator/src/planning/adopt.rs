@@ -1,6 +1,9 @@
 //! From a plan to what the queue follows: kept or adopted, and why. Pure.
 
-use hansa_planner::{Ask, ChainPolicy, Ended, Plan, Snapshot, Verdict, WallMs, plan, replan};
+use hansa_planner::{
+    Ask, ChainPolicy, Ended, Exclusion, Fact, Plan, Snapshot, Source, Verdict, WallMs, candidates,
+    plan, replan,
+};
 use hansa_queue::{Adopted, GpuS, Line, Promise, SitePlan, UnixS};
 use hansa_wire::plan::live::held;
 
@@ -32,9 +35,13 @@ pub(super) fn decide(
     no: u64,
     because: &str,
 ) -> Decision {
+    let kept = current.map_or_else(Vec::new, |current| untouched(snapshot, current));
+    let snapshot = &without(snapshot, &kept);
     let made = match (current, margin) {
         (Some(current), Some(margin)) => {
-            let held = held(current, ask, snapshot);
+            let mut open = current.clone();
+            open.sites.retain(|site| !kept.contains(site));
+            let held = held(&open, ask, snapshot);
             replan(snapshot, ask, &held, margin).map(|replan| {
                 let keeps = matches!(replan.verdict, Verdict::Kept { .. });
                 (replan.plan, replan.verdict.to_string(), keeps)
@@ -63,8 +70,53 @@ pub(super) fn decide(
     let why = format!("{verdict} ({because})");
     Decision {
         verdict,
-        adopt: (!keeps).then(|| adopted(snapshot, &plan, no, &why)),
+        adopt: (!keeps).then(|| {
+            let mut adopted = adopted(snapshot, &plan, no, &why);
+            adopted.sites.extend(kept);
+            adopted
+        }),
     }
+}
+
+/// What the plan in force says of shapes that must not be used for a while, or of which too little is known
+/// now: it stays, so that jobs which wait keep their places. Where nothing may be submitted, the queue
+/// submits nothing.
+fn untouched(snapshot: &Snapshot, current: &Adopted) -> Vec<SitePlan> {
+    let (_, excluded) = candidates(snapshot);
+    let passing = |plan: &&SitePlan| {
+        excluded.iter().any(|excluded| {
+            let same = excluded.site == plan.site && excluded.shape.0 == plan.shape.as_str();
+            same && matches!(
+                excluded.reason,
+                Exclusion::Shut { .. }
+                    | Exclusion::NeverProbed
+                    | Exclusion::ProbeTooOld { .. }
+                    | Exclusion::NoRate
+                    | Exclusion::NoStartup
+                    | Exclusion::NoTransfer
+                    | Exclusion::NoEvaluation
+            )
+        })
+    };
+    current.sites.iter().filter(passing).cloned().collect()
+}
+
+/// Nothing new is planned at the sites of which the plan in force stays.
+fn without(snapshot: &Snapshot, kept: &[SitePlan]) -> Snapshot {
+    let mut snapshot = snapshot.clone();
+    for site in &mut snapshot.sites {
+        if kept.iter().any(|plan| plan.site == site.name) {
+            let why = || Fact {
+                value: "the plan in force stays here for now".to_owned(),
+                source: Source::Operator,
+                at: snapshot.now,
+            };
+            for shape in &mut site.shapes {
+                shape.shut.get_or_insert_with(why);
+            }
+        }
+    }
+    snapshot
 }
 
 fn adopted(snapshot: &Snapshot, plan: &Plan, no: u64, why: &str) -> Adopted {

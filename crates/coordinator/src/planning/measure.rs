@@ -70,7 +70,8 @@ pub(crate) struct Measured {
     starts: BTreeSet<IntentId>,
     /// Since when each replica's incarnation trains; `None` if it did when this began.
     training: BTreeMap<ReplicaId, (Incarnation, Option<WallMs>)>,
-    begun: bool,
+    /// When this began: earlier starts were not seen.
+    began: Option<WallMs>,
 }
 
 impl Measured {
@@ -89,21 +90,24 @@ impl Measured {
                 self.merge_s.push(round.merge_ms as f64 / 1e3, now);
             }
             for (key, times) in &round.times {
+                // Once: a second look would find the job that runs then.
+                if !self.times.insert((round.base, *key)) {
+                    continue;
+                }
                 let Some(replica) = run.replicas.get(key.0 as usize) else {
                     continue;
                 };
-                let shape = match self.begun {
-                    true => running_shape(queue, &replica.id),
-                    false => only_shape(queue, &replica.id),
+                let shape = match self.began {
+                    Some(_) => running_shape(queue, &replica.id),
+                    None => only_shape(queue, &replica.id),
                 };
-                let Some(shape) = shape else { continue };
-                if self.times.insert((round.base, *key)) {
+                if let Some(shape) = shape {
                     self.round(replica, shape, times, now);
                 }
             }
         }
         self.starts(run, queue, now);
-        self.begun = true;
+        self.began = self.began.or(Some(now));
         let newest = run.rounds.last().map_or(0, |round| round.base);
         let oldest = newest.saturating_sub(ROUNDS as u64);
         self.merges.retain(|base| *base >= oldest);
@@ -120,7 +124,8 @@ impl Measured {
             self.rates.entry(key).or_default().push(rate, now);
         }
         let site = &replica.id.site;
-        let moved = times.download_ms + times.upload_ms + times.checkpoint_ms;
+        let moved = times.download_ms.saturating_add(times.upload_ms);
+        let moved = moved.saturating_add(times.checkpoint_ms);
         let transfer = self.transfer_s.entry(site.clone()).or_default();
         transfer.push(moved as f64 / 1e3, now);
         let evaluation = self.evaluation_s.entry(site.clone()).or_default();
@@ -135,8 +140,7 @@ impl Measured {
             };
             let known = self.training.get(&replica.id);
             if known.is_none_or(|(known, _)| *known != incarnation) {
-                let since = self.begun.then_some(now);
-                let since = (incarnation, since);
+                let since = (incarnation, self.began.map(|_| now));
                 self.training.insert(replica.id.clone(), since);
             }
         }
@@ -151,6 +155,10 @@ impl Measured {
                 replica: intention.replica.clone(),
             };
             let started = WallMs(started.0.saturating_mul(1000));
+            // After a restart all that train are heard of anew, hours after their jobs started.
+            if self.began.is_none_or(|began| started < began) {
+                continue;
+            }
             if let Some((_, Some(since))) = self.training.get(&replica)
                 && *since > started
                 && self.starts.insert(id)

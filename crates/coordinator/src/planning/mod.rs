@@ -29,7 +29,7 @@ use self::adopt::{Decision, decide};
 use self::facts::run_facts;
 use self::live::{NoSnapshot, Sources};
 use self::measure::Measured;
-use crate::actor::Mailbox;
+use crate::actor::{Mailbox, NotTaken};
 use crate::queue::{QueueMailbox, run_view};
 use crate::setup::wall_ms;
 use crate::shell::{SharedShell, lock};
@@ -178,10 +178,17 @@ impl PlanningLoop {
     pub async fn serve(mut self) {
         loop {
             let order = tokio::time::timeout(LOOK_EVERY, self.orders.recv()).await;
-            let Some(snapshot) = self.look().await else {
-                return;
-            };
             let apply = order.ok().flatten();
+            let snapshot = match self.look().await {
+                Ok(Some(snapshot)) => snapshot,
+                Err(NotTaken::Full) => {
+                    if let Some(apply) = apply {
+                        let _ = apply.send(Err("the coordinator is busy; try again".to_owned()));
+                    }
+                    continue;
+                }
+                Ok(None) | Err(NotTaken::Gone) => return,
+            };
             let snapshot = match snapshot {
                 Ok(snapshot) => snapshot,
                 Err(problem) => {
@@ -197,26 +204,26 @@ impl PlanningLoop {
         }
     }
 
-    /// The snapshot of now; `None` once the run is not served any more, or is over.
-    async fn look(&mut self) -> Option<Result<Snapshot, NoSnapshot>> {
+    /// The snapshot of now; `None` once the run is over.
+    async fn look(&mut self) -> Result<Option<Result<Snapshot, NoSnapshot>>, NotTaken> {
         let unknown = self
             .queue
             .query(|machine, _| machine.state().sites.is_empty());
-        if unknown.await.ok()? {
+        if unknown.await? {
             let nobody = Err(NoSnapshot::NoSites);
             lock(&self.planner.desk).snapshot = Some(nobody.clone());
-            return Some(nobody);
+            return Ok(Some(nobody));
         }
         let (planning, rounds) = (self.planner.shell.planning(), self.measured.rounds());
         let query = move |machine: &_, _| {
             let facts = run_facts(machine, rounds);
             (facts, run_view(machine, planning))
         };
-        let (run, view) = self.run.query(query).await.ok()?;
+        let (run, view) = self.run.query(query).await?;
         if run.over {
-            return None;
+            return Ok(None);
         }
-        let mut measured = std::mem::take(&mut self.measured);
+        let mut measured = self.measured.clone();
         let shell = self.planner.shell.clone();
         let look = self.queue.query(move |machine, mono| {
             let (queue, now) = (machine.state(), WallMs(wall_ms()));
@@ -237,11 +244,11 @@ impl PlanningLoop {
             });
             (measured, snapshot, run.paused)
         });
-        let (measured, snapshot, paused) = look.await.ok()?;
+        let (measured, snapshot, paused) = look.await?;
         self.measured = measured;
         lock(&self.planner.desk).snapshot = Some(snapshot.clone());
         self.paused = paused;
-        Some(snapshot)
+        Ok(Some(snapshot))
     }
 
     /// Whether it is time for a plan, and why.
@@ -251,6 +258,14 @@ impl PlanningLoop {
         apply: Option<oneshot::Sender<Applied>>,
     ) -> Option<Occasion> {
         let section = &self.planner.shell.recipe.plan;
+        if self.paused
+            && let Some(apply) = apply
+        {
+            let paused =
+                "the run is paused: resume it first, so that jobs that wait keep their places";
+            let _ = apply.send(Err(paused.to_owned()));
+            return None;
+        }
         if apply.is_some() {
             let because = "an operator applied it".to_owned();
             return Some(Occasion { because, apply });

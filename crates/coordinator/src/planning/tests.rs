@@ -412,3 +412,54 @@ fn without_a_usable_shape_no_plan_is_adopted_and_the_reason_is_said() {
     );
     assert_eq!(applied.adopt.unwrap().no, 2);
 }
+
+#[test]
+fn where_nothing_may_be_decided_for_a_while_the_plan_in_force_stays() {
+    let mut scene = Scene::new();
+    let day = Duration::from_secs(86_400);
+    let ask = hansa_planner::Ask::new(hansa_planner::Objective::EarliestFinish, day);
+    scene.probe("one", ProbeAnswer::Starts(UnixS(START + 60)));
+    let first = decide(&scene.look(), &ask, None, Some(0.1), 1, "first look");
+    let plan = first.adopt.unwrap();
+    assert_eq!(plan.sites.len(), 1);
+    let next = |snapshot: &Snapshot, margin| decide(snapshot, &ask, Some(&plan), margin, 2, "news");
+
+    scene.view.drained.insert(lumi(), "heat".into());
+    let drained = next(&scene.look(), Some(0.1));
+    assert_eq!(drained.adopt, None, "{}", drained.verdict);
+    scene.view.drained.clear();
+
+    // Nobody has probed for a day.
+    scene.now_s += 86_400;
+    let blind = scene.look();
+    let unknown = next(&blind, Some(0.1));
+    assert_eq!(unknown.adopt, None, "{}", unknown.verdict);
+    let applied = next(&blind, None).adopt.unwrap();
+    assert_eq!((applied.no, applied.sites), (2, plan.sites.clone()));
+
+    // Refused for good: that is known.
+    scene.probe("one", refused(true));
+    let gone = next(&scene.look(), Some(0.1)).adopt.unwrap();
+    assert_eq!(gone.sites, []);
+}
+
+#[test]
+fn a_job_that_ran_before_anybody_looked_says_nothing_of_starting_up() {
+    let mut scene = Scene::new();
+    scene.now_s += 600;
+    scene.runs(1, "11", 5);
+    // The coordinator is started again five hours later, and hears of the replica anew.
+    scene.now_s += 5 * 3600;
+    scene.measured = Measured::default();
+    let replica = |training| ReplicaFacts {
+        id: "lumi/r1".parse().unwrap(),
+        ranks: 4,
+        training,
+    };
+    scene.run.replicas = vec![replica(None)];
+    scene.look();
+    scene.now_s += 2;
+    scene.run.replicas = vec![replica(Some(Incarnation(7)))];
+    let startup = scene.look().sites[0].startup.best().unwrap().clone();
+    assert_eq!(startup.value, Duration::from_secs(90), "the profile's");
+}

@@ -34,7 +34,9 @@ const TICK: Duration = Duration::from_secs(1);
 type Answer<T> = oneshot::Sender<Result<T, QueueRefusal>>;
 
 /// A look at the machine.
-type Query = Box<dyn FnOnce(&Machine, MonoMs) + Send>;
+/// Looks at once; what it returns gives the answer.
+type Query = Box<dyn FnOnce(&Machine, MonoMs) -> Reply + Send>;
+type Reply = Box<dyn FnOnce() + Send>;
 
 // What waits is bounded, and moved once.
 #[allow(clippy::large_enum_variant)]
@@ -105,8 +107,9 @@ impl QueueMailbox {
     ) -> Result<T, NotTaken> {
         self.ask(|answer| {
             Input::Query(Box::new(move |machine, now| {
+                let seen = look(machine, now);
                 // Nobody waits any more: nothing is lost.
-                let _ = answer.send(look(machine, now));
+                Box::new(move || drop(answer.send(seen)))
             }))
         })
         .await
@@ -278,7 +281,7 @@ impl QueueActor {
                 let logs = view::logs(self.parts.machine.state());
                 turn.answers.push(Box::new(move || drop(answer.send(logs))));
             }
-            Input::Query(look) => look(&self.parts.machine, now.mono),
+            Input::Query(look) => turn.answers.push(look(&self.parts.machine, now.mono)),
             Input::Adopt(plan, answer) => {
                 let Some(run) = &self.run else {
                     return;
