@@ -4,139 +4,15 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+mod slurm;
 
-use std::os::unix::fs::PermissionsExt as _;
-
-use common::{Place, Process, Server};
-use hansa_testkit::SlurmCluster;
+use common::Server;
 use serde_json::Value;
-
-/// The reply of `sbatch --parsable` is held back while the file `hold` is there.
-const SLOW_SBATCH: &str = r#"#!/bin/bash
-out=$(REAL/sbatch "$@"); code=$?
-case " $* " in
-*" --parsable "*)
-    if [ -e HERE/hold ]; then
-        touch HERE/held
-        while [ -e HERE/hold ]; do sleep 0.05; done
-    fi ;;
-esac
-[ -z "$out" ] || printf '%s\n' "$out"
-exit "$code"
-"#;
-
-struct Scene {
-    place: Place,
-    cluster: SlurmCluster,
-    path: String,
-}
-
-impl Scene {
-    fn set(rounds: u64) -> Option<Self> {
-        let cluster = SlurmCluster::start("alder")?;
-        let place = Place::new();
-        place.recipe("run.toml", &[("rounds = 2", &format!("rounds = {rounds}"))]);
-        let bin = place.path("bin");
-        std::fs::create_dir(&bin).unwrap();
-        let real = cluster.ask("sh", &["-c", "dirname $(command -v sbatch)"]);
-        let here = place
-            .path("")
-            .to_str()
-            .unwrap()
-            .trim_end_matches('/')
-            .to_owned();
-        let wrapper = SLOW_SBATCH.replace("REAL", &real).replace("HERE", &here);
-        place.write("bin/sbatch", &wrapper);
-        let executable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(bin.join("sbatch"), executable).unwrap();
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-        Some(Self {
-            place,
-            cluster,
-            path,
-        })
-    }
-
-    fn profile(&self, server: &Server, more: &str) {
-        let hansa = env!("CARGO_BIN_EXE_hansa");
-        let url = &server.url;
-        self.place.write(
-            "site.toml",
-            &format!(
-                r#"name = "alder"
-[coordinator]
-url = "{url}"
-token_file = "alder.toml"
-[slurm]
-account = "project_test"
-[jobs]
-wanted = 1
-shape = "one"
-chain = "begin"
-[[shape]]
-name = "one"
-partition = "gpu"
-nodes = 1
-gpus_per_node = 1
-walltime = "00:01:00"
-[script]
-corpus = "corpus"
-state = "state"
-logs = "logs"
-hansa = "{hansa}"
-train_arguments = ["--threads=1", "--pace=10"]
-signal_before_s = 15
-[watch]
-probe_every_s = 10
-usage_every_s = 30
-follow_every_s = 1
-[retry]
-backoff_first_s = 1
-quick_run_s = 1
-{more}"#
-            ),
-        );
-    }
-
-    /// The accounting is the judge.
-    fn no_intent_was_submitted_twice(&self) {
-        let jobs = self.cluster.jobs("hansa-");
-        let mut names: Vec<_> = jobs.iter().map(|[name, ..]| name).collect();
-        names.sort();
-        names.dedup();
-        assert_eq!(
-            names.len(),
-            jobs.len(),
-            "an intent was submitted twice: {jobs:?}"
-        );
-        assert!(jobs.len() >= 4, "{jobs:?}");
-    }
-
-    fn site(&self, arguments: &str) -> Process {
-        let conf = self.cluster.conf();
-        let variables = [
-            ("SLURM_CONF", conf.to_str().unwrap()),
-            ("PATH", self.path.as_str()),
-            // What a login inside of a job would bring along.
-            ("SBATCH_PARTITION", "wrong"),
-            ("SLURM_JOB_ID", "1"),
-        ];
-        self.place
-            .start_with(&variables, &format!("site {arguments}"))
-    }
-}
-
-fn submitted(event: &Value) -> bool {
-    event["event"] == "submitted"
-}
-
-fn running(event: &Value) -> bool {
-    event["event"] == "job" && event["state"] == "RUNNING"
-}
+use slurm::{Scene, running, submitted};
 
 #[test]
 fn jobs_are_submitted_once_and_chain_to_the_runs_end_whatever_is_killed() {
-    let Some(scene) = Scene::set(24) else {
+    let Some(scene) = Scene::set("alder", 24) else {
         return;
     };
     let place = &scene.place;
@@ -145,6 +21,7 @@ fn jobs_are_submitted_once_and_chain_to_the_runs_end_whatever_is_killed() {
     // Jobs reach the coordinator through the site process only.
     scene.profile(
         &server,
+        &[],
         "[relay]\nlisten = \"127.0.0.1:0\"\nfile = \"relay.json\"\n",
     );
 
@@ -195,8 +72,10 @@ fn jobs_are_submitted_once_and_chain_to_the_runs_end_whatever_is_killed() {
     site.event("ended");
     let end = site.end();
     assert_eq!(end.code, Some(0), "{}", end.stderr);
-    scene.no_intent_was_submitted_twice();
+    assert!(scene.no_intent_was_submitted_twice() >= 4);
 }
+
+const CHECKS: &str = "[checks]\nfree_gib_min = 0\nfree_inodes_min = 0\n";
 
 /// The verdict of a check, by the beginning of its name.
 fn verdict(findings: &Value, what: &str) -> String {
@@ -246,7 +125,7 @@ fn broken_sites(server: &Server) -> Vec<(String, String, &'static str)> {
 
 #[test]
 fn a_check_finds_each_way_in_which_a_site_is_broken_and_a_rehearsal_goes_through() {
-    let Some(scene) = Scene::set(2) else {
+    let Some(scene) = Scene::set("alder", 2) else {
         return;
     };
     let place = &scene.place;
@@ -255,7 +134,7 @@ fn a_check_finds_each_way_in_which_a_site_is_broken_and_a_rehearsal_goes_through
     place.write("text2.jsonl", &common::documents(2, 100));
     place.build("text2.jsonl", "tokenizer.json", "other");
     let check = |from: &str, to: &str| -> (Option<i32>, Value) {
-        scene.profile(&server, "[checks]\nfree_gib_min = 0\nfree_inodes_min = 0\n");
+        scene.profile(&server, &[], CHECKS);
         let text = place.read("site.toml");
         assert!(text.contains(from), "{from}");
         place.write("broken.toml", &text.replacen(from, to, 1));
@@ -280,7 +159,19 @@ fn a_check_finds_each_way_in_which_a_site_is_broken_and_a_rehearsal_goes_through
         (Some(1), "bad")
     );
 
-    scene.profile(&server, "");
+    // A tiny job asks from a compute node, through a relay of its own.
+    let relay = "[relay]\nlisten = \"127.0.0.1:0\"\nfile = \"relay.json\"\n";
+    scene.profile(&server, &[], &format!("{CHECKS}{relay}"));
+    let end = scene.site("check site.toml --compute --json").end();
+    let findings: Value = serde_json::from_str(&end.stdout).unwrap();
+    assert_eq!(end.code, Some(0), "{findings:#}");
+    for what in ["hansa", "corpus", "state", "token file", "coordinator"] {
+        let what = format!("compute node: {what}");
+        assert!(findings.to_string().contains(&what), "{findings:#}");
+    }
+    assert!(!place.path("relay.json").exists());
+
+    scene.profile(&server, &[], "");
     let end = scene
         .site("rehearse site.toml --minutes 1 --host 127.0.0.1 --json")
         .end();

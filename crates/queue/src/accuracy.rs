@@ -30,10 +30,15 @@ pub fn discounted_s(wait_s: u64, usage_permille: Option<u64>, strength: f64) -> 
     wait_s as f64 * (1.0 - strength * (1.0 - usage))
 }
 
-/// The accuracy over jobs whose wait says something about the queue; `None` if there is none.
+/// The accuracy over jobs whose wait says something about the queue; `None` if there is none. Where no
+/// usage was known there was no discounted promise to compare with.
 #[must_use]
 pub fn accuracy<'a>(joined: impl Iterator<Item = &'a Joined>, strength: f64) -> Option<Accuracy> {
-    let errors = joined.filter(|joined| !joined.deferred).map(|joined| {
+    let tells = |joined: &&Joined| {
+        let promised = strength == 0.0 || joined.usage_permille.is_some();
+        promised && !joined.deferred
+    };
+    let errors = joined.filter(tells).map(|joined| {
         let predicted = discounted_s(joined.predicted_wait_s(), joined.usage_permille, strength);
         joined.real_wait_s() as f64 - predicted
     });
@@ -90,8 +95,11 @@ mod tests {
         assert_eq!(at(0.5).median_error_s, -300.0);
         assert_eq!((at(1.0).median_error_s, at(1.0).median_size_s), (0.0, 0.0));
         assert!((at(1.0).coverage - 2.0 / 3.0).abs() < 1e-9);
-        // Without usage there is no discount, and what was deferred says nothing.
+        // Without usage there is no discounted promise, and what was deferred says nothing.
         assert_eq!(discounted_s(100, None, 1.0), 100.0);
+        let blind = [joined(400, 100, None)];
+        assert_eq!(accuracy(blind.iter(), 0.0).map(|all| all.jobs), Some(1));
+        assert_eq!(accuracy(blind.iter(), 1.0), None);
         let late = Joined {
             deferred: true,
             ..joined(1, 1, None)

@@ -336,9 +336,10 @@ impl State {
         let Some(job) = self.job_mut(report.intent, site, &report.job) else {
             return;
         };
-        let requeued = job.report.as_ref().is_some_and(|known| {
-            report.restarts > known.restarts && known.started.is_some() && known.ended.is_none()
-        });
+        let requeued = job
+            .report
+            .as_ref()
+            .is_some_and(|known| report.restarts > known.restarts && known.started.is_some());
         let before = job.report.clone();
         if before.as_ref().is_some_and(|known| is_older(report, known)) {
             return;
@@ -349,14 +350,25 @@ impl State {
         let Some(before) = before.filter(|_| requeued) else {
             return;
         };
-        // What it ran before the requeue was used, too.
-        let Some(intent) = self.intents.get(&report.intent) else {
+        self.requeued(at, site, report.intent, &before);
+    }
+
+    /// The batch system put a job back into the queue: `before` is the end of its last life.
+    fn requeued(&mut self, at: UnixS, site: &SiteName, id: IntentId, before: &JobReport) {
+        let Some(intent) = self.intents.get(&id) else {
             return;
         };
-        let shape = intent.intention.shape.clone();
-        if let Some((ended, cost)) = cost_of(&shape, &before, at) {
-            self.site(site).spend(ended, cost);
+        let (shape, replica) = (&intent.intention.shape, &intent.intention.replica);
+        let (cost, replica) = (cost_of(shape, before, at), replica.clone());
+        let text = Line::new(&back_in_the_queue(before));
+        let site = self.site(site);
+        // What it ran before the requeue was used, too.
+        if let Some((ended, cost)) = cost {
+            site.spend(ended, cost);
         }
+        let replica = Some(replica);
+        let decision = Decision { at, replica, text };
+        push(&mut site.decisions, decision, DECISIONS_MAX);
     }
 
     /// The decision, for people.
@@ -530,6 +542,19 @@ impl Site {
             state.spent.retain(|ended, _| *ended >= from);
         }
     }
+}
+
+/// Why nothing is submitted for a job that the batch system itself starts again.
+fn back_in_the_queue(before: &JobReport) -> String {
+    let nodes: Vec<&str> = before.nodes.iter().map(Line::as_str).collect();
+    let nodes = nodes.join(", ");
+    let why = match before.state.as_str() {
+        "PREEMPTED" => "it made room for another job on",
+        "NODE_FAIL" | "BOOT_FAIL" => "a node failed:",
+        _ => "it lost its place on",
+    };
+    let (job, number) = (&before.job, before.restarts.saturating_add(1));
+    format!("job {job} is back in the queue ({why} {nodes}): requeue {number}, it goes on there")
 }
 
 /// What a job used, and when it stopped using it.

@@ -321,6 +321,19 @@ fn a_requeued_job_goes_on_under_its_id() {
         ..desk.job(1, "11", "PENDING")
     };
     desk.say(vec![Report::Job(pending)]);
+    let decisions = desk.here().decisions.iter();
+    let told: Vec<_> = decisions
+        .filter(|decision| {
+            decision
+                .text
+                .as_str()
+                .contains("job 11 is back in the queue")
+        })
+        .collect();
+    assert!(
+        matches!(&told[..], [one] if one.text.as_str().contains("made room for another job")),
+        "{told:?}"
+    );
     desk.wait(HOUR);
     assert!(desk.intent(1).is_live());
     // sacct's late word of the interruption changes nothing.

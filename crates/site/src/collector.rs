@@ -103,6 +103,22 @@ impl Collector {
         let Some(index) = (0..self.due.len()).min_by_key(|index| self.due[*index].next) else {
             return Ok(());
         };
+        self.ask(site, index).await
+    }
+
+    /// Usage, before the first order: without it nobody can say what a probe's promise is worth.
+    pub(crate) async fn begin(&mut self, site: &mut Site) -> Result<(), SiteError> {
+        for index in 0..self.due.len() {
+            let due = &self.due[index];
+            if matches!(due.question, Question::Usage(_)) && !due.asked {
+                self.ask(site, index).await?;
+                site.breathe().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask(&mut self, site: &mut Site, index: usize) -> Result<(), SiteError> {
         let question = self.due[index].question.clone();
         let answered = match &question {
             Question::Probe(shape) => match site.probe(shape).await {

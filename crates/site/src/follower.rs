@@ -20,6 +20,8 @@ use crate::service::{Note, Site};
 const DAYS: u32 = 30;
 /// A job that nobody knows is gone after this, or after the controller would have forgotten it, if later.
 const GONE_AFTER: Duration = Duration::from_secs(600);
+/// A job that lost its nodes may be in the queue again within this time; the coordinator waits less.
+const REQUEUED_WITHIN: Duration = Duration::from_secs(180);
 /// Jobs that are asked about at once.
 const JOBS_MAX: usize = 200;
 /// After an order that changes a job.
@@ -117,6 +119,14 @@ fn is_over(state: Option<&JobState>) -> Option<bool> {
     state.and_then(JobState::is_over)
 }
 
+/// Slurm may start it again under the same number.
+fn is_interrupted(state: Option<&JobState>) -> bool {
+    matches!(
+        state,
+        Some(JobState::NodeFail | JobState::BootFail | JobState::Preempted)
+    )
+}
+
 impl Site {
     /// Reports a job's state, if it is another than the last one reported.
     fn saw(&mut self, mut report: JobReport, over: bool) -> Result<(), SiteError> {
@@ -126,7 +136,8 @@ impl Site {
         let trace = self.memory.touch(intent);
         let waits = report.state.as_str() == "PENDING";
         trace.restarts = trace.restarts.max(report.restarts) + u32::from(trace.ran && waits);
-        trace.ran = report.state.as_str() == "RUNNING";
+        // On its way back it may be COMPLETING for a while, or said to have failed with its node.
+        trace.ran = !waits && (trace.ran || report.state.as_str() == "RUNNING");
         report.restarts = trace.restarts;
         let digest = format!(
             "{} {} {:?} {:?} {:?} {}",
@@ -139,13 +150,15 @@ impl Site {
         );
         let trace = self.memory.touch(intent);
         trace.seen_at = Some(now);
-        if trace.reported.as_ref() == Some(&digest) {
-            return Ok(());
+        if matches!(report.state.as_str(), "RUNNING" | "PENDING") {
+            trace.interrupted_at = None;
         }
-        trace.reported = Some(digest);
-        let state = report.state.to_string();
-        self.report(Report::Job(report))?;
-        self.tell(&Note::Job { intent, job, state });
+        if trace.reported.as_ref() != Some(&digest) {
+            trace.reported = Some(digest);
+            let state = report.state.to_string();
+            self.report(Report::Job(report))?;
+            self.tell(&Note::Job { intent, job, state });
+        }
         if over {
             // Reported first: what is told twice does no harm, what is never told does.
             self.memory.note(intent, |trace| trace.over = true)?;
@@ -172,9 +185,10 @@ impl Site {
                 .filter(|r| is_job(r, job))
                 .collect();
             let report = convert::accounted(*intent, job, &lives);
-            let over = lives.last().and_then(|life| is_over(life.state.value())) == Some(true);
-            if let Some(report) = report.filter(|_| over) {
-                self.saw(report, true)?;
+            let last = lives.last().and_then(|life| life.state.value());
+            if let Some(report) = report.filter(|_| is_over(last) == Some(true)) {
+                let over = !is_interrupted(last) || self.stays_away(*intent);
+                self.saw(report, over)?;
             } else if let (Some(row), false) = (row, self.slurm.has_accounting()) {
                 self.saw(convert::queued(*intent, job, row), true)?;
             } else if accounts.is_some() {
@@ -182,6 +196,13 @@ impl Site {
             }
         }
         Ok(())
+    }
+
+    /// Whether a job that lost its nodes would be in the queue again by now, if it were to go on.
+    fn stays_away(&mut self, intent: u64) -> bool {
+        let now = self.slurm.now();
+        let since = *self.memory.touch(intent).interrupted_at.get_or_insert(now);
+        now.since(since) >= REQUEUED_WITHIN
     }
 
     /// Neither command has the last word on a job: wait, then say what is known.

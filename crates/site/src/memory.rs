@@ -51,6 +51,9 @@ pub struct Trace {
     /// When the job was last seen, by this process's clock.
     #[serde(skip)]
     pub seen_at: Option<MonoMs>,
+    /// When it was first seen without its nodes, and neither waiting again nor surely over.
+    #[serde(skip)]
+    pub interrupted_at: Option<MonoMs>,
 }
 
 impl Trace {

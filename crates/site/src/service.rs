@@ -227,6 +227,7 @@ impl Site {
                 self.user = user;
             }
             self.note_turns()?;
+            collector.begin(self).await?;
         }
         self.execute_orders(follower).await?;
         if follower.is_due() {

@@ -295,8 +295,13 @@ async fn every_intent_gets_one_job_whatever_is_killed_when() {
         let ids: BTreeSet<_> = jobs.iter().map(|(job, _)| job).collect();
         assert_eq!(ids.len(), 1, "intent {intent} has {jobs:?}");
     }
-    // The accounting is the judge.
-    let over = |said: &str| said.lines().count() as u64 == INTENTS;
+    // The accounting is the judge; it has a job's end a little before its name.
+    let ours = |said: &str| {
+        said.lines()
+            .filter(|name| name.starts_with("hansa-"))
+            .count()
+    };
+    let over = |said: &str| ours(said) as u64 >= INTENTS;
     let arguments = [
         "-X",
         "-n",

@@ -1,4 +1,4 @@
-//! A network to order, and a batch system, for tests and experiments.
+//! A network to order, a batch system and a login node, for tests and experiments.
 //!
 //! ```text
 //! client ──TCP──► ShapingProxy ──TCP──► server
@@ -11,7 +11,9 @@
 
 mod proxy;
 mod slurm;
+mod ssh;
 mod wire;
 
 pub use proxy::{Counts, Shape, ShapingProxy, Way};
 pub use slurm::SlurmCluster;
+pub use ssh::{HOST, SshServer};

@@ -20,6 +20,7 @@ pub mod queue;
 pub mod recipe;
 mod state;
 pub mod status;
+pub mod strict;
 mod types;
 
 pub use mirror::{BadValue, DurationJson, Wire, decode, encode};

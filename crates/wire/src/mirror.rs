@@ -1,5 +1,6 @@
 //! How a pure type gets a serialisable mirror: one declaration, both conversions.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use hansa_base::{
@@ -138,15 +139,20 @@ macro_rules! texts {
 }
 texts!(Hash, ReplicaId, ReplicaName, SiteName);
 
-impl<T: Wire> Wire for Vec<T> {
-    type Json = Vec<T::Json>;
-    fn to_json(&self) -> Self::Json {
-        self.iter().map(T::to_json).collect()
-    }
-    fn from_json(json: Self::Json) -> Result<Self, BadValue> {
-        json.into_iter().map(T::from_json).collect()
-    }
+macro_rules! lists {
+    ($($list:ident<$item:ident $(: $order:ident)?>),*) => {$(
+        impl<$item: Wire $(+ $order)?> Wire for $list<$item> {
+            type Json = Vec<$item::Json>;
+            fn to_json(&self) -> Self::Json {
+                self.iter().map($item::to_json).collect()
+            }
+            fn from_json(json: Self::Json) -> Result<Self, BadValue> {
+                json.into_iter().map($item::from_json).collect()
+            }
+        }
+    )*};
 }
+lists!(Vec<T>, VecDeque<T>, BTreeSet<T: Ord>);
 
 impl<T: Wire> Wire for Option<T> {
     type Json = Option<T::Json>;

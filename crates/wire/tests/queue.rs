@@ -15,6 +15,9 @@ const SYNC_V1: &str = include_str!("golden/sync_v1.jsonl");
 /// One record a line, as journal version 1 wrote them.
 const QUEUE_V1: &str = include_str!("golden/queue_v1.jsonl");
 
+/// A snapshot, as journal version 1 wrote it.
+const SNAPSHOT_V1: &str = include_str!("golden/queue_snapshot_v1.json");
+
 #[test]
 fn messages_of_version_1_load_and_are_still_written_the_same() {
     let (requests, replies) = (sync_requests(), sync_replies());
@@ -41,6 +44,16 @@ fn journals_of_version_1_load_and_are_still_written_the_same() {
         assert_eq!(written, line);
     }
     let other = decode_queue_record(2, QUEUE_V1.as_bytes());
+    assert_eq!(other, Err(JournalError::OtherVersion(2)));
+}
+
+#[test]
+fn snapshots_of_version_1_load_and_are_still_written_the_same() {
+    let state = queue_state();
+    let written = String::from_utf8(encode_queue_snapshot(&state)).unwrap();
+    assert_eq!(written, SNAPSHOT_V1.trim_end());
+    assert_eq!(decode_queue_snapshot(1, SNAPSHOT_V1.as_bytes()), Ok(state));
+    let other = decode_queue_snapshot(2, SNAPSHOT_V1.as_bytes());
     assert_eq!(other, Err(JournalError::OtherVersion(2)));
 }
 
@@ -112,5 +125,9 @@ proptest! {
         let at = at.min(bytes.len());
         bytes.splice(at..at, noise.iter().copied());
         let _ = decode_queue_record(1, &bytes);
+        let mut bytes = SNAPSHOT_V1.as_bytes().to_vec();
+        let at = at.min(bytes.len());
+        bytes.splice(at..at, noise.iter().copied());
+        let _ = decode_queue_snapshot(1, &bytes);
     }
 }

@@ -62,6 +62,10 @@ mod tests {
             ("crates/b/Cargo.toml", "[package]\nname = \"b\""),
             ("crates/b/README.md", " \n"),
             ("crates/c/Cargo.toml", "[package]\nname = \"c\""),
+            (
+                "crates/a/fuzz/Cargo.toml",
+                "[workspace]\n[package]\nname = \"a-fuzz\"",
+            ),
         ];
         let expected = ["crates/b/README.md: write", "crates/c/README.md: write"];
         check(each_crate_says_what_it_is_for, &files, &expected);

@@ -132,6 +132,10 @@ impl Package {
     fn parse(path: &str, text: &str) -> Option<Self> {
         let dir = path.strip_suffix("/Cargo.toml")?.to_owned();
         let manifest: toml::Table = toml::from_str(text).ok()?;
+        // A workspace of its own, such as a fuzzer, is no crate of ours to depend on.
+        if manifest.contains_key("workspace") {
+            return None;
+        }
         let name = manifest.get("package")?.get("name")?.as_str()?.to_owned();
         let mut dependencies = Vec::new();
         collect_dependencies(&manifest, &mut dependencies);

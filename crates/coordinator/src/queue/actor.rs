@@ -214,6 +214,8 @@ impl QueueActor {
             if let Some(what) = turn.broken {
                 return Err(Error::QueueBroken(what));
             }
+            let state = self.parts.machine.state();
+            self.parts.records.snapshot(state, turn.stop)?;
             if turn.stop {
                 return Ok(());
             }

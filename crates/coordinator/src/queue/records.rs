@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 
 use hansa_base::Hash;
 use hansa_queue::{Event, State, UnixS};
-use hansa_store::{Journal, Record, Seq, StoreError};
+use hansa_store::{Journal, Record, Seq, Snapshot, StoreError};
 use hansa_wire::queue::{
-    QUEUE_JOURNAL_VERSION, QueueRecord, decode_queue_record, encode_queue_record,
+    QUEUE_JOURNAL_VERSION, QueueRecord, decode_queue_record, decode_queue_snapshot,
+    encode_queue_record, encode_queue_snapshot,
 };
 
 use crate::error::Error;
 use crate::replay::shown;
+use crate::snapshots::Snapshots;
 
 /// Where the queue's journal lies in a data directory.
 fn queue_path(data_dir: &Path) -> PathBuf {
@@ -22,6 +24,7 @@ pub(crate) struct Records {
     path: PathBuf,
     run: Hash,
     journal: Option<Journal>,
+    snapshots: Snapshots,
 }
 
 impl Records {
@@ -33,11 +36,17 @@ impl Records {
             Err(StoreError::NoJournal(_)) => None,
             Err(error) => return Err(error.into()),
         };
-        let state = match &journal {
+        let (state, at) = match &journal {
             Some(journal) => replay(journal, &path, run)?,
-            None => State::new(),
+            None => (State::new(), Seq(0)),
         };
-        Ok((Self { path, run, journal }, state))
+        let records = Self {
+            path,
+            run,
+            journal,
+            snapshots: Snapshots::new(at),
+        };
+        Ok((records, state))
     }
 
     /// Makes events durable, in one transaction.
@@ -52,6 +61,28 @@ impl Records {
                 .insert(Journal::create(&self.path, &self.run.0)?),
         };
         journal.append_batch(records)?;
+        self.snapshots.appended(records);
+        Ok(())
+    }
+
+    /// Writes a snapshot of the state after the last record, if one is due or `now`: the next start then
+    /// reads from there. A queue's state is small, so this needs no thread of its own.
+    pub fn snapshot(&mut self, state: &State, now: bool) -> Result<(), Error> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(());
+        };
+        let seq = journal.last_seq();
+        if seq == self.snapshots.at() || !(now || self.snapshots.is_due(seq)) {
+            return Ok(());
+        }
+        self.snapshots.begun();
+        let snapshot = Snapshot {
+            seq,
+            version: QUEUE_JOURNAL_VERSION,
+            bytes: encode_queue_snapshot(state),
+        };
+        journal.put_snapshot(&snapshot)?;
+        self.snapshots.kept(&snapshot);
         Ok(())
     }
 }
@@ -65,13 +96,19 @@ pub(crate) fn record(at: UnixS, events: Vec<Event>) -> Record {
     }
 }
 
-/// The state that a journal stands for.
-fn replay(journal: &Journal, path: &Path, run: Hash) -> Result<State, Error> {
+/// The state that a journal stands for, and the record of the snapshot that it was read from.
+fn replay(journal: &Journal, path: &Path, run: Hash) -> Result<(State, Seq), Error> {
     if journal.identity() != run.0 {
         return Err(Error::OtherQueue(path.to_owned()));
     }
-    let mut state = State::new();
-    for stored in journal.read_from(Seq(1))? {
+    let (mut state, at) = begin(journal);
+    apply(journal, &mut state, at)?;
+    Ok((state, at))
+}
+
+/// Applies the records after one.
+fn apply(journal: &Journal, state: &mut State, after: Seq) -> Result<(), Error> {
+    for stored in journal.read_from(after.next())? {
         let stored = stored?;
         let (seq, payload) = (stored.seq, &stored.record.payload);
         let unusable = |why: String| Error::QueueRecord {
@@ -86,7 +123,23 @@ fn replay(journal: &Journal, path: &Path, run: Hash) -> Result<State, Error> {
             applied.map_err(|misfit| unusable(misfit.to_string()))?;
         }
     }
-    Ok(state)
+    Ok(())
+}
+
+/// The newest snapshot. One that cannot be read costs time only: the records are all there.
+fn begin(journal: &Journal) -> (State, Seq) {
+    let warn = |why: &dyn std::fmt::Display| {
+        tracing::warn!(%why, "cannot use the queue's snapshot: replaying all records");
+    };
+    match journal.latest_snapshot() {
+        Ok(None) => {}
+        Ok(Some(snapshot)) => match decode_queue_snapshot(snapshot.version, &snapshot.bytes) {
+            Ok(state) => return (state, snapshot.seq),
+            Err(error) => warn(&error),
+        },
+        Err(error) => warn(&error),
+    }
+    (State::new(), Seq(0))
 }
 
 /// Copies the queue's journal of a data directory beside a served or dead coordinator; `to` gets its
@@ -129,4 +182,52 @@ pub(crate) fn restore_queue(
         next_intent: state.after_a_restore(),
     };
     records.append(&[record(at, vec![event])])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use hansa_queue::{Report, Stamped};
+
+    /// What a site process says of a controller that comes and goes.
+    fn said(seq: u64) -> Event {
+        let what = "squeue".into();
+        let report = match seq % 3 {
+            0 => Report::Recovered { what },
+            _ => Report::Trouble {
+                what,
+                text: format!("outage {seq}").as_str().into(),
+            },
+        };
+        let at = UnixS(1_764_000_000 + seq);
+        Event::Reported {
+            site: "lumi".parse().unwrap(),
+            spool: "spool".into(),
+            stamped: Stamped { seq, at, report },
+        }
+    }
+
+    #[test]
+    fn a_start_from_a_snapshot_is_a_start_from_the_first_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Records::open(folder.path(), Hash([7; 32])).unwrap();
+        let (mut records, mut state) = open();
+        for seq in 1..=400 {
+            let (at, event) = (UnixS(1_764_000_000 + seq), said(seq));
+            state.apply(at, &event).unwrap();
+            records.append(&[record(at, vec![event])]).unwrap();
+            records.snapshot(&state, false).unwrap();
+        }
+        // Killed here: no snapshot of the end.
+        drop(records);
+        let (records, loaded) = open();
+        let at = records.snapshots.at();
+        assert!(Seq(0) < at && at < Seq(400), "{at}");
+        assert_eq!(loaded, state);
+        let mut replayed = State::new();
+        apply(records.journal.as_ref().unwrap(), &mut replayed, Seq(0)).unwrap();
+        assert_eq!(replayed, state);
+    }
 }

@@ -15,50 +15,64 @@ const WITHIN: Duration = Duration::from_secs(900);
 const MINUTES: u32 = 5;
 
 pub(super) async fn job(findings: &mut Findings, slurm: &Slurm, options: &CheckOptions) {
-    let profile = &options.profile;
     let what = "compute node";
+    let endpoint = options.endpoint.as_ref().ok();
+    let own = with_own_relay(&options.profile);
+    let (profile, relay) = match crate::relay::start_for(&own, endpoint, &|_| {}).await {
+        Ok(relay) => (&own, relay),
+        // A port of its own: the relay that runs there is the one to ask through.
+        Err(_) if relay_runs(&options.profile) => (&options.profile, None),
+        Err(error) => return findings.bad(what, error, "set relay.listen in the profile"),
+    };
     let Some(text) = script(profile) else {
         return findings.skip(what, "the profile has no preferred shape");
     };
-    let relay =
-        match crate::relay::start_for(profile, options.endpoint.as_ref().ok(), &|_| {}).await {
-            Ok(relay) => relay,
-            Err(error) => {
-                return findings.bad(what, error, "another process may run this site's relay");
-            }
-        };
     let logs = profile.script.logs.to_string_lossy();
-    let line = format!(
-        "cd {} && timeout -k 5 {} sbatch --parsable --wait --time={MINUTES} --output=hansa-check-%j.out",
-        quote(&logs),
-        WITHIN.as_secs()
-    );
     let printed = slurm
-        .shell_with(&line, &text, WITHIN + Duration::from_secs(15))
+        .shell_with(&line(&logs), &text, WITHIN + Duration::from_secs(30))
         .await;
     drop(relay);
+    if let Some(relay) = &own.relay {
+        // It leads nowhere any more; if it stays, nobody reads it.
+        let _ = std::fs::remove_file(&relay.file);
+    }
     let id = match said(printed) {
-        Ok(text) => text
-            .lines()
-            .last()
-            .unwrap_or_default()
-            .split(';')
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
+        Ok(text) => text.lines().last().unwrap_or_default().to_owned(),
         Err(text) => {
             let advice = "submit a job of this shape by hand; with a long queue, use a debug shape";
             return findings.bad(what, text, advice);
         }
     };
     let path = format!("{logs}/hansa-check-{id}.out");
-    let output = slurm
-        .tail(&path, 16_384)
-        .await
-        .ok()
-        .flatten()
-        .unwrap_or_default();
-    read(findings, &output);
+    let output = slurm.tail(&path, 16_384).await.ok().flatten();
+    read(findings, &output.unwrap_or_default());
+}
+
+/// Waits for the job and prints its number; a job that is not waited for any more is cancelled.
+fn line(logs: &str) -> String {
+    let seconds = WITHIN.as_secs();
+    format!(
+        "cd {} && job=$(timeout -k 5 {seconds} sbatch --parsable --wait --job-name=hansa-check \
+         --time={MINUTES} --output=hansa-check-%j.out); code=$?; job=${{job%%;*}}; \
+         if [ \"$code\" -eq 124 ]; then scancel \"$job\"; \
+         echo \"job $job did not start and end within {seconds} s, and was cancelled\" >&2; fi; \
+         echo \"$job\"; exit \"$code\"",
+        quote(logs)
+    )
+}
+
+/// Jobs of a site process read its relay's file: that one stays as it is.
+fn with_own_relay(profile: &Profile) -> Profile {
+    let mut own = profile.clone();
+    if let Some(relay) = &mut own.relay {
+        relay.file.as_mut_os_string().push(".check");
+    }
+    own
+}
+
+fn relay_runs(profile: &Profile) -> bool {
+    let relay = profile.relay.as_ref();
+    relay.is_some_and(|relay| relay.file.exists())
 }
 
 /// Lines `hansa-check: WHAT: ok` or `hansa-check: WHAT: failed: WHY`.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use hansa_base::SiteName;
 use hansa_slurm::parse::Walltime;
-use hansa_wire::recipe::{UnknownKey, keys_of, line_of, place_of, unknown_key};
+use hansa_wire::strict::{FileError, keys_of, read_toml};
 use serde::{Deserialize, Serialize};
 
 pub use error::ProfileError;
@@ -75,40 +75,10 @@ impl Profile {
     /// Text that is no TOML; keys that are unknown (all of them, each with the nearest known one) or
     /// missing; values that cannot work.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ProfileError> {
-        let syntax = |error: toml::de::Error| {
-            let place = error.span().map(|span| place_of(text, span.start));
-            let (line, key) = place.unzip();
-            ProfileError::Syntax {
-                path: path.to_owned(),
-                line,
-                key: key.flatten(),
-                problem: error.message().trim().to_owned(),
-            }
-        };
-        let known = known_keys();
-        let mut unknown: Vec<UnknownKey> = Vec::new();
-        let deserializer = toml::Deserializer::parse(text).map_err(syntax)?;
-        let parsed: Result<Self, _> = serde_ignored::deserialize(deserializer, |key| {
-            unknown.push(unknown_key(text, &key.to_string(), &known));
-        });
-        if !unknown.is_empty() {
-            let path = path.to_owned();
-            return Err(ProfileError::UnknownKeys {
-                path,
-                keys: unknown,
-            });
-        }
-        let mut profile = parsed.map_err(syntax)?;
-        profile.check().map_err(|(key, problem)| {
-            let line = line_of(text, &key);
-            let path = path.to_owned();
-            ProfileError::Value {
-                path,
-                line,
-                key,
-                problem,
-            }
-        })?;
+        let mut profile: Self = read_toml(text, path, known_keys)?;
+        profile
+            .check()
+            .map_err(|(key, problem)| FileError::value(text, path, key, problem))?;
         profile.resolve(path.parent().unwrap_or(Path::new("")));
         Ok(profile)
     }
@@ -320,6 +290,11 @@ impl Profile {
             (here(&self.script.corpus), "script.corpus", away),
             (here(&self.script.state), "script.state", away),
             (here(&self.script.logs), "script.logs", away),
+            (
+                !ssh || self.relay.is_none(),
+                "relay",
+                "runs where `hansa site run` does, which must be the login node: leave slurm.ssh out",
+            ),
         ]
     }
 

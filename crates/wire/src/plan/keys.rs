@@ -1,12 +1,11 @@
 //! Reading a snapshot strictly.
 
-use std::fmt;
-
 use hansa_planner::Snapshot;
 use serde_json::Value;
 
 use super::snapshot::{SnapshotJson, snapshot_from_json};
 use crate::BadValue;
+use crate::strict::{UnknownKey, UnknownKeys};
 
 /// A snapshot that has every key there is.
 pub(super) const EXAMPLE: &str = include_str!("example.json");
@@ -20,42 +19,15 @@ pub enum SnapshotError {
         /// The parser's words, with line and column.
         problem: String,
     },
-    /// Keys that no snapshot has.
-    #[error("{}", list(keys))]
-    UnknownKeys {
-        /// All of them.
-        keys: Vec<UnknownKey>,
-    },
+    /// Keys that no snapshot has; all of them.
+    #[error("{0}")]
+    UnknownKeys(UnknownKeys),
     /// A value that cannot be.
     #[error(transparent)]
     Value(#[from] BadValue),
     /// A value that no plan can be made from.
     #[error(transparent)]
     Invalid(#[from] hansa_planner::Invalid),
-}
-
-/// A key that no snapshot has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownKey {
-    /// Where: `sites.0.shapes.1.walltime`.
-    pub key: String,
-    /// The nearest known key.
-    pub near: Option<String>,
-}
-
-impl fmt::Display for UnknownKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown key `{}`", self.key)?;
-        match &self.near {
-            Some(near) => write!(f, "; did you mean `{near}`?"),
-            None => write!(f, "; remove it"),
-        }
-    }
-}
-
-fn list(keys: &[UnknownKey]) -> String {
-    let shown: Vec<String> = keys.iter().take(10).map(ToString::to_string).collect();
-    shown.join("\n  ")
 }
 
 /// Reads and checks a snapshot.
@@ -71,7 +43,7 @@ pub fn parse_snapshot(text: &str) -> Result<Snapshot, SnapshotError> {
     });
     // A misspelt key often leaves another missing: name the misspelt one.
     if !unknown.is_empty() {
-        return Err(SnapshotError::UnknownKeys { keys: unknown });
+        return Err(SnapshotError::UnknownKeys(UnknownKeys(unknown)));
     }
     let syntax = |error: serde_json::Error| SnapshotError::Syntax {
         problem: error.to_string(),
@@ -101,6 +73,7 @@ fn unknown_key(path: &str) -> UnknownKey {
     let near = near.filter(|near| distance(near).0 <= last.len() / 3 + 1);
     UnknownKey {
         key: parts.join("."),
+        line: None,
         near: near.map(|(_, key)| key),
     }
 }

@@ -12,6 +12,7 @@
 
 mod journal;
 mod reports;
+mod state;
 pub mod view;
 
 use hansa_base::{ReplicaName, SiteName};
@@ -27,6 +28,7 @@ use crate::{BadValue, Wire};
 pub use journal::{
     AdoptedJson, QUEUE_JOURNAL_VERSION, QueueRecord, decode_queue_record, encode_queue_record,
 };
+pub use state::{decode_queue_snapshot, encode_queue_snapshot};
 
 /// Path of [`SyncRequest`].
 pub const SYNC: &str = "/v1/site/sync";

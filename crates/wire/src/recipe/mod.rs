@@ -5,7 +5,6 @@
 //! are errors. Never here: reading files, and anything that differs from site to site.
 
 mod error;
-mod locate;
 mod sections;
 
 use std::path::Path;
@@ -16,8 +15,9 @@ use hansa_protocol::{BlockSpace, DigestFields, End, RunSpec, ShardIdentity, Timi
 use hansa_train::{ModelConfig, TrainError};
 use serde::{Deserialize, Serialize};
 
-pub use error::{RecipeError, UnknownKey};
-pub use locate::{keys_of, line_of, place_of, unknown_key};
+use crate::strict::{FileError, keys_of, read_toml};
+
+pub use error::RecipeError;
 use sections::seconds;
 pub use sections::{
     CheckpointSection, CorpusSection, EndSection, EvaluationSection, ExchangeSection, InnerSection,
@@ -70,38 +70,10 @@ impl Recipe {
     /// Text that is no TOML; keys that are unknown (all of them, each with the nearest known one) or
     /// missing; values of another type or that cannot work.
     pub fn parse(text: &str, path: &Path) -> Result<Self, RecipeError> {
-        let syntax = |error: toml::de::Error| {
-            let place = error.span().map(|span| locate::place_of(text, span.start));
-            let (line, key) = place.unzip();
-            let problem = error.message().trim().to_owned();
-            RecipeError::Syntax {
-                path: path.to_owned(),
-                line,
-                key: key.flatten(),
-                problem,
-            }
-        };
-        let mut unknown = Vec::new();
-        let deserializer = toml::Deserializer::parse(text).map_err(syntax)?;
-        let parsed: Result<Self, _> = serde_ignored::deserialize(deserializer, |key| {
-            unknown.push(unknown_key(text, &key.to_string(), &known_keys()));
-        });
-        // A misspelt key often leaves another missing: name the misspelt one.
-        if !unknown.is_empty() {
-            return Err(RecipeError::UnknownKeys {
-                path: path.to_owned(),
-                keys: unknown,
-            });
-        }
-        let recipe = parsed.map_err(syntax)?;
+        let recipe: Self = read_toml(text, path, known_keys)?;
         recipe
             .check()
-            .map_err(|(key, problem)| RecipeError::Value {
-                path: path.to_owned(),
-                line: locate::line_of(text, &key),
-                key,
-                problem,
-            })?;
+            .map_err(|(key, problem)| FileError::value(text, path, key, problem))?;
         Ok(recipe)
     }
 

@@ -478,6 +478,58 @@ fn reasons() -> impl Iterator<Item = Option<Held>> {
     all.into_iter()
 }
 
+/// A state with something in each of its parts: two intents, one of them over.
+pub fn queue_state() -> State {
+    let at = UnixS(1_764_000_000);
+    let mut state = State::new();
+    state.next_intent = IntentId(7);
+    let mut apply = |event: Event| state.apply(at, &event).unwrap();
+    let (site, replica) = (lumi(), "r1".parse().unwrap());
+    apply(Event::LeaseTaken {
+        site: site.clone(),
+        lease: LeaseNo(3),
+        holder: "uan02 4711 k3j9".into(),
+    });
+    apply(Event::Profiled {
+        site: site.clone(),
+        profile: profile(),
+    });
+    apply(intended(Begin::Now, None, Why::Wanted { jobs: 2 }));
+    let (intent, stray) = job(7);
+    apply(Event::Delivered {
+        intent,
+        lease: LeaseNo(3),
+    });
+    reports_of_a_site().into_iter().for_each(&mut apply);
+    let (joined, excluded) = (later_events().remove(2), later_events().remove(5));
+    apply(joined);
+    apply(excluded);
+    apply(judgements().nth(7).unwrap());
+    if let Event::Intended(next) = intended(Begin::At(UnixS(9)), Some(intent), Why::Chained) {
+        let intent = IntentId(8);
+        apply(Event::Intended(Intention { intent, ..next }));
+    }
+    apply(Event::CancelOrdered {
+        intent: IntentId(8),
+        why: "because".into(),
+    });
+    apply(Event::Stray {
+        site: site.clone(),
+        intent,
+        job: stray,
+    });
+    apply(Event::HeldBack {
+        site: site.clone(),
+        replica,
+        held: reasons().nth(7).flatten(),
+    });
+    apply(Event::SitePaused {
+        site,
+        why: PauseWhy::QuickFailures(3),
+    });
+    state
+}
+
 pub fn queue_orders() -> Vec<QueueOrder> {
     let (site, why) = (lumi(), Line::new("because"));
     vec![

@@ -1,12 +1,9 @@
 //! From keys to lines and back, cheaply: for messages only, so a miss costs a line number.
-//!
-//! Any TOML file of ours is read with these, so that all of them are refused in the same words.
 
-use super::error::UnknownKey;
+use super::UnknownKey;
 
 /// What a file's author may have meant by an unknown key (`table.key` or `key`), out of those `known`.
-#[must_use]
-pub fn unknown_key(text: &str, key: &str, known: &[String]) -> UnknownKey {
+pub(super) fn unknown_key(text: &str, key: &str, known: &[String]) -> UnknownKey {
     let key = without_indices(key);
     let distance = |candidate: &&String| {
         let whole = strsim::damerau_levenshtein(candidate, &key);
@@ -55,8 +52,7 @@ fn last_part(key: &str) -> &str {
 }
 
 /// The line (from 1) on which a key is written, given as `table.key` or `key`.
-#[must_use]
-pub fn line_of(text: &str, key: &str) -> Option<usize> {
+pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
     let mut table = String::new();
     for (index, line) in text.lines().enumerate() {
         if let Some(name) = table_of(line) {
@@ -72,8 +68,7 @@ pub fn line_of(text: &str, key: &str) -> Option<usize> {
 }
 
 /// The line (from 1) of a byte offset, and the key written there.
-#[must_use]
-pub fn place_of(text: &str, offset: usize) -> (usize, Option<String>) {
+pub(super) fn place_of(text: &str, offset: usize) -> (usize, Option<String>) {
     let mut table = String::new();
     let (mut start, mut number, mut key) = (0, 0, None);
     for line in text.split_inclusive('\n') {
