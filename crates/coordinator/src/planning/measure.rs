@@ -77,9 +77,9 @@ pub(crate) struct Measured {
 impl Measured {
     /// So many rounds are of interest at the next look.
     pub(crate) const fn rounds(&self) -> usize {
-        match self.begun {
-            true => ROUNDS_LATER,
-            false => ROUNDS,
+        match self.began {
+            Some(_) => ROUNDS_LATER,
+            None => ROUNDS,
         }
     }
 
