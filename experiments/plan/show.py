@@ -121,7 +121,7 @@ class Show:
         self.stage.slurm("lumi", "scancel", "--name=others")
         self.stage.slurm("snellius", "scontrol", "update", "partitionname=gpu_a100", "state=drain")
         self.stage.say(f"snellius: maintenance in a minute, for an hour ({said}), and no new jobs; lumi has room again")
-        until("the plan at lumi and not at snellius", lambda: self.uses("lumi") and self.uses("snellius") is False)
+        until("the plan at lumi and at frontier", lambda: self.uses("lumi") and self.uses("frontier"))
         last = {}
 
         def ended():

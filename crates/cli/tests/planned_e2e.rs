@@ -127,7 +127,9 @@ fn a_plan_moves_to_where_there_is_room_and_touches_no_running_job() {
     // It is the other way round: the plan moves at once, and the job runs on.
     set("side", "UP");
     set("gpu", "DRAIN");
-    let moved = plan_until(&place, "a plan at birch", |plan| uses(plan) == ["birch"]);
+    let moved = plan_until(&place, "a plan at birch", |plan| {
+        uses(plan).contains(&"birch")
+    });
     assert!(moved["current"]["no"].as_u64() > first["current"]["no"].as_u64());
     birch.event_like("a job at birch", running);
     let state = cluster.ask("squeue", &["-h", "-j", &job, "-o", "%T"]);
@@ -136,7 +138,7 @@ fn a_plan_moves_to_where_there_is_room_and_touches_no_running_job() {
     // Both train, and what was measured takes the place of what the profiles say.
     let measured = |plan: &Value| {
         let text = plan_inputs(&place);
-        uses(plan) == ["birch"] && text.matches("this run, ").count() >= 3
+        uses(plan).contains(&"birch") && text.matches("this run, ").count() >= 3
     };
     plan_until(&place, "measured speeds", measured);
     place.do_it("run stop --data data");
