@@ -405,7 +405,7 @@ async fn when_the_run_ends_sites_hear_of_it_before_the_coordinator_goes() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    assert!(matches!(&cancel[..], [Order::Cancel { .. }]), "{cancel:?}");
+    assert!(matches!(&cancel[..], [Order::Recall { .. }]), "{cancel:?}");
     let cancelled = Report::Cancelled {
         intent: IntentId(1),
         job: "4711".into(),

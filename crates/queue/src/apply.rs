@@ -128,6 +128,7 @@ impl State {
             }
             Event::WithdrawOrdered { why, .. } => intent.withdraw = Some(why.clone()),
             Event::CancelOrdered { why, .. } => intent.cancel = Some(why.clone()),
+            Event::RecallOrdered { why, .. } => intent.recall = Some(why.clone()),
             Event::ReleaseOrdered { .. } => intent.release = Release::Ordered,
             Event::Withdrawn { .. } => intent.outcome = Some((at, Outcome::Withdrawn)),
             Event::Joined(joined) => {
@@ -221,6 +222,7 @@ impl State {
                 tried: false,
                 withdraw: None,
                 cancel: None,
+                recall: None,
                 release: Release::No,
                 job: None,
                 unwanted: Vec::new(),
@@ -347,6 +349,9 @@ impl State {
         job.heard = at;
         job.gone = false;
         job.report = Some(report.clone());
+        if let Some(intent) = self.live_mut(report.intent, site) {
+            intent.started_anyway();
+        }
         let Some(before) = before.filter(|_| requeued) else {
             return;
         };

@@ -78,6 +78,13 @@ pub enum Event {
         /// Why.
         why: Line,
     },
+    /// Its job shall be cancelled if it still waits.
+    RecallOrdered {
+        /// Which.
+        intent: IntentId,
+        /// Why.
+        why: Line,
+    },
     /// Its job need not wait for its begin time any more.
     ReleaseOrdered {
         /// Which.
@@ -280,6 +287,7 @@ impl Event {
             | Self::Withdrawn { intent, .. }
             | Self::WithdrawOrdered { intent, .. }
             | Self::CancelOrdered { intent, .. }
+            | Self::RecallOrdered { intent, .. }
             | Self::ReleaseOrdered { intent }
             | Self::TailOrdered { intent }
             | Self::Judged { intent, .. }
@@ -331,6 +339,9 @@ impl Event {
             }
             Self::CancelOrdered { intent, why } => {
                 format!("the job of intent {intent} is cancelled: {why}")
+            }
+            Self::RecallOrdered { intent, why } => {
+                format!("the job of intent {intent} is cancelled if it still waits: {why}")
             }
             Self::ReleaseOrdered { intent } => {
                 format!("the job of intent {intent} may start now: the link before it ended early")

@@ -16,9 +16,9 @@ const NODES_BLAMED_MAX: usize = 2;
 pub(crate) fn outcome_of(intent: &Intent) -> Option<Outcome> {
     let job = intent.job.as_ref()?;
     if job.gone {
-        return Some(match intent.cancel {
-            Some(_) => Outcome::CancelledAsOrdered,
-            None => Outcome::Lost,
+        return Some(match intent.is_leaving() {
+            true => Outcome::CancelledAsOrdered,
+            false => Outcome::Lost,
         });
     }
     let report = job.report.as_ref()?;
@@ -32,7 +32,7 @@ pub(crate) fn outcome_of(intent: &Intent) -> Option<Outcome> {
     Some(match report.state.as_str() {
         "COMPLETED" => Outcome::Completed { ran_s },
         "TIMEOUT" => Outcome::TimedOut,
-        "CANCELLED" if intent.cancel.is_some() => Outcome::CancelledAsOrdered,
+        "CANCELLED" if intent.is_leaving() => Outcome::CancelledAsOrdered,
         "CANCELLED" => Outcome::Cancelled {
             by: report.cancelled_by,
         },
@@ -56,7 +56,7 @@ pub(crate) fn judge_interrupted(look: &Look<'_>) -> Option<Event> {
         let over = Phase::of(report) == Phase::Interrupted
             && look.now.since_s(job.heard) >= REQUEUE_GRACE_S;
         let outcome = match report.state.as_str() {
-            _ if intent.cancel.is_some() => Outcome::CancelledAsOrdered,
+            _ if intent.is_leaving() => Outcome::CancelledAsOrdered,
             "PREEMPTED" => Outcome::Preempted,
             _ => Outcome::NodeFailed {
                 nodes: report.nodes.clone(),

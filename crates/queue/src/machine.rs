@@ -546,7 +546,7 @@ impl Machine {
         let intent = self.state.intents.get(&id);
         let intent = intent.filter(|intent| intent.is_live());
         let intent = intent.ok_or(QueueRefusal::NotLive(id))?;
-        let event = policy::end(intent, why);
+        let event = policy::cancel(intent, why);
         event.map_or(Ok(()), |event| self.put(event, now))
     }
 

@@ -26,6 +26,16 @@ pub enum Order {
         /// Why.
         why: Line,
     },
+    /// Cancel a job if it still waits: one that runs is left alone. Done as [`Order::Cancel`] is, or when
+    /// its start is reported.
+    Recall {
+        /// For which intent.
+        intent: IntentId,
+        /// The job.
+        job: JobId,
+        /// Why.
+        why: Line,
+    },
     /// Let a successor start before its begin time: its predecessor has ended early. Done when
     /// `Released` or its start is reported.
     Release {

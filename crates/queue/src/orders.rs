@@ -51,6 +51,13 @@ fn orders_of(state: &State, intent: &Intent) -> Vec<Order> {
             why: why.clone(),
         });
     }
+    if let Some(why) = intent.recall.as_ref().filter(|_| !job.cancelled) {
+        orders.push(Order::Recall {
+            intent: id,
+            job: job.id.clone(),
+            why: why.clone(),
+        });
+    }
     if intent.release == Release::Ordered && !intent.is_running() {
         let job = job.id.clone();
         orders.push(Order::Release { intent: id, job });

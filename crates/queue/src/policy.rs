@@ -106,7 +106,7 @@ fn end_overdrawn(look: &Look<'_>) -> Option<Event> {
         .live(look.name)
         .filter(|intent| !intent.is_running());
     let waiting: Vec<_> = waiting.collect();
-    let underway = |intent: &&Intent| intent.cancel.is_some() || intent.withdraw.is_some();
+    let underway = |intent: &&Intent| intent.is_leaving() || intent.withdraw.is_some();
     if waiting.iter().any(underway) {
         return None;
     }
@@ -116,16 +116,33 @@ fn end_overdrawn(look: &Look<'_>) -> Option<Event> {
     )
 }
 
-/// How a live intent comes to an end; `None` if that is under way.
-pub(crate) fn end(intent: &Intent, why: Line) -> Option<Event> {
+/// How a live intent that does not run comes to an end; `None` if that is under way. A job that starts before
+/// it can be cancelled runs on.
+fn end(intent: &Intent, why: Line) -> Option<Event> {
     let id = intent.intention.intent;
-    match (&intent.job, intent.delivered) {
-        (Some(_), _) => {
+    match &intent.job {
+        None => withdraw(intent, why),
+        Some(_) => (!intent.is_leaving()).then_some(Event::RecallOrdered { intent: id, why }),
+    }
+}
+
+/// The same for good, whether or not it runs.
+pub(crate) fn cancel(intent: &Intent, why: Line) -> Option<Event> {
+    let id = intent.intention.intent;
+    match &intent.job {
+        None => withdraw(intent, why),
+        Some(_) => {
             let due = intent.cancel.is_none();
             due.then_some(Event::CancelOrdered { intent: id, why })
         }
-        (None, None) => Some(Event::Withdrawn { intent: id, why }),
-        (None, Some(_)) => {
+    }
+}
+
+fn withdraw(intent: &Intent, why: Line) -> Option<Event> {
+    let id = intent.intention.intent;
+    match intent.delivered {
+        None => Some(Event::Withdrawn { intent: id, why }),
+        Some(_) => {
             let due = intent.withdraw.is_none();
             due.then_some(Event::WithdrawOrdered { intent: id, why })
         }
@@ -158,7 +175,7 @@ fn release(look: &Look<'_>) -> Option<Event> {
         let asleep = intent.job.is_some()
             && intent.phase() == Phase::Pending
             && intent.release == Release::No
-            && intent.cancel.is_none();
+            && !intent.is_leaving();
         let id = intent.intention.intent;
         (free && worth && asleep && !waits).then_some(Event::ReleaseOrdered { intent: id })
     })
@@ -227,7 +244,7 @@ fn need(look: &Look<'_>, wants: &Wants<'_>, replica: &ReplicaName) -> Option<Nee
         let begin = wants.begin.map_or(Begin::Now, Begin::At);
         return Some((begin, None, wants.why()));
     };
-    let alone = live.next().is_none() && first.is_running() && first.cancel.is_none();
+    let alone = live.next().is_none() && first.is_running() && !first.is_leaving();
     if !alone {
         return None;
     }

@@ -142,6 +142,8 @@ pub struct Intent {
     pub withdraw: Option<Line>,
     /// Its job shall be cancelled.
     pub cancel: Option<Line>,
+    /// Its job shall be cancelled if it still waits.
+    pub recall: Option<Line>,
     /// Its job need not wait any more.
     pub release: Release,
     /// The job.
@@ -228,6 +230,23 @@ impl Intent {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.is_live() && self.phase() == Phase::Running
+    }
+
+    /// True while its job is being cancelled.
+    #[must_use]
+    pub const fn is_leaving(&self) -> bool {
+        self.cancel.is_some() || self.recall.is_some()
+    }
+
+    /// A job that started before it could be recalled runs on.
+    pub(crate) fn started_anyway(&mut self) {
+        if self.is_running()
+            && self.recall.take().is_some()
+            && self.cancel.is_none()
+            && let Some(job) = &mut self.job
+        {
+            job.cancelled = false;
+        }
     }
 
     /// When its job has reached its walltime, if it runs.

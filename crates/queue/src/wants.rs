@@ -79,7 +79,7 @@ impl Wants<'_> {
         let place = |intent: &Intent| match intent.is_running() {
             true => Some(0),
             false => {
-                let stays = intent.cancel.is_none() && intent.withdraw.is_none();
+                let stays = !intent.is_leaving() && intent.withdraw.is_none();
                 (stays && intent.intention.shape.name == self.shape.name).then_some(1)
             }
         };

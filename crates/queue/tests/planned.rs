@@ -62,7 +62,7 @@ fn open() -> Desk {
 
 fn cancels(orders: &[Order]) -> Vec<(u64, String)> {
     let of = |order: &Order| match order {
-        Order::Cancel { intent, why, .. } => Some((intent.0, why.to_string())),
+        Order::Recall { intent, why, .. } => Some((intent.0, why.to_string())),
         _ => None,
     };
     orders.iter().filter_map(of).collect()
@@ -218,4 +218,26 @@ fn an_operators_job_is_no_part_of_a_plan() {
     desk.adopt(elsewhere(2)).unwrap();
     assert_eq!(desk.say(Vec::new()), []);
     assert!(desk.intent(1).is_live() && desk.intent(1).cancel.is_none());
+}
+
+#[test]
+fn a_job_that_starts_before_it_can_be_cancelled_runs_on() {
+    let mut desk = open();
+    desk.adopt(plan(1, 1, "small")).unwrap();
+    desk.say(vec![submitted(1, "11")]);
+    desk.adopt(elsewhere(2)).unwrap();
+    assert_eq!(cancels(&desk.say(Vec::new())).len(), 1);
+    // The site has called scancel, which found it running.
+    let cancelled = Report::Cancelled {
+        intent: IntentId(1),
+        job: "11".into(),
+    };
+    let running = desk.running(1, "11");
+    let orders = desk.say(vec![cancelled, running]);
+    assert_eq!(orders, []);
+    let intent = desk.intent(1);
+    assert!(intent.is_running() && !intent.is_leaving());
+    // Wanted again, it gets a successor as any other.
+    desk.adopt(plan(3, 1, "small")).unwrap();
+    assert_eq!(submissions(&desk.say(Vec::new())).len(), 1);
 }

@@ -152,7 +152,7 @@ fn when_the_run_ends_waiting_jobs_are_cancelled_and_running_ones_leave_by_themse
     desk.say(vec![running]);
     desk.run.ended = true;
     let orders = desk.say(Vec::new());
-    let cancels = orders.iter().filter(|o| matches!(o, Order::Cancel { .. }));
+    let cancels = orders.iter().filter(|o| matches!(o, Order::Recall { .. }));
     let withdrawals = orders
         .iter()
         .filter(|o| matches!(o, Order::Withdraw { .. }));
@@ -293,7 +293,7 @@ fn a_smaller_number_of_wanted_jobs_cancels_what_waits_and_lets_run_what_runs() {
     desk.say(vec![submitted(3, "13")]);
     let orders = desk.call(request).unwrap().orders;
     let cancelled = orders.iter().map(|order| match order {
-        Order::Cancel { job, why, .. } => format!("{job}: {why}"),
+        Order::Recall { job, why, .. } => format!("{job}: {why}"),
         other => format!("{other:?}"),
     });
     let cancelled: Vec<_> = cancelled.collect();

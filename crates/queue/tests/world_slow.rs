@@ -241,6 +241,17 @@ impl World {
                 });
                 true
             }
+            Order::Recall { intent, job, .. } => {
+                self.slurm.recall(job.as_str(), self.desk.now_s);
+                if self.chance(20) {
+                    return false;
+                }
+                self.spool(Report::Cancelled {
+                    intent: *intent,
+                    job: job.clone(),
+                });
+                true
+            }
             Order::Release { intent, job } => {
                 self.slurm.release(job.as_str(), self.desk.now_s);
                 self.spool(Report::Released {
@@ -414,6 +425,7 @@ fn intent_of(order: &Order) -> u64 {
         Order::Submit(submission) => submission.intent.0,
         Order::Withdraw { intent, .. }
         | Order::Cancel { intent, .. }
+        | Order::Recall { intent, .. }
         | Order::Release { intent, .. }
         | Order::Tail { intent, .. } => intent.0,
         Order::Probe { .. } => 0,

@@ -27,6 +27,15 @@ const ACCOUNTING_FIELDS: &str = "JobID,JobName,State,ExitCode,Submit,Start,End,E
                                  TimelimitRaw,Partition,NodeList,Reason,Comment";
 const USAGE_FIELDS: &str = "JobID,User,State,ElapsedRaw,TimelimitRaw,AllocCPUS";
 
+/// Which jobs a cancellation is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Whatever its state.
+    Any,
+    /// One that has not started.
+    Waiting,
+}
+
 /// Why Slurm gave no answer that counts.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
@@ -379,12 +388,17 @@ impl Slurm {
         Ok(self.runner.run(&invocation).await?.text())
     }
 
-    /// `scancel`: succeeds for a job that has ended, too.
+    /// `scancel`: succeeds for a job that has ended, too, and does nothing to one that is in another state than
+    /// `which` says.
     ///
     /// # Errors
     /// If the controller does not answer, or the job is not ours.
-    pub async fn cancel(&mut self, job: &str) -> Result<(), SlurmError> {
-        let invocation = self.invocation("scancel", &[job]);
+    pub async fn cancel(&mut self, job: &str, which: Which) -> Result<(), SlurmError> {
+        let words: &[&str] = match which {
+            Which::Any => &[job],
+            Which::Waiting => &["--state=PENDING", job],
+        };
+        let invocation = self.invocation("scancel", words);
         self.ask(&invocation).await.map(drop)
     }
 

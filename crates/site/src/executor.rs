@@ -21,6 +21,7 @@ use hansa_queue::{
 };
 use hansa_slurm::parse::SubmittedReply;
 
+use crate::commands::Which;
 use crate::convert;
 use crate::error::SiteError;
 use crate::follower::{Follower, Search};
@@ -54,7 +55,12 @@ impl Site {
                 Order::Submit(submission) => self.submit(submission, &order).await?,
                 Order::Withdraw { intent, why } => self.withdraw(*intent, why, &order).await?,
                 Order::Cancel { intent, job, why } => {
-                    self.cancel(*intent, job, why, &order).await?;
+                    self.cancel(*intent, job, why, Which::Any, &order).await?;
+                    follower.hurry();
+                }
+                Order::Recall { intent, job, why } => {
+                    self.cancel(*intent, job, why, Which::Waiting, &order)
+                        .await?;
                     follower.hurry();
                 }
                 Order::Release { intent, job } => self.release(*intent, job, &order).await?,
@@ -297,6 +303,7 @@ impl Site {
         intent: IntentId,
         job: &JobId,
         why: &Line,
+        which: Which,
         order: &Order,
     ) -> Result<(), SiteError> {
         // A number is not enough: it may be another job's by now.
@@ -308,7 +315,7 @@ impl Site {
                 Search::Unknown => return Ok(()),
             },
         };
-        if ours && self.slurm.cancel(job.as_str()).await.is_err() {
+        if ours && self.slurm.cancel(job.as_str(), which).await.is_err() {
             return Ok(());
         }
         self.tell(&Note::Cancelled {
@@ -369,6 +376,7 @@ fn key_of(order: &Order) -> (&'static str, u64) {
         Order::Submit(submission) => ("submit", submission.intent.0),
         Order::Withdraw { intent, .. } => ("withdraw", intent.0),
         Order::Cancel { intent, .. } => ("cancel", intent.0),
+        Order::Recall { intent, .. } => ("recall", intent.0),
         Order::Release { intent, .. } => ("release", intent.0),
         Order::Tail { intent, .. } => ("tail", intent.0),
         Order::Probe { shape } => ("probe", hash_of(shape.as_str())),

@@ -103,6 +103,10 @@ fn plans_of_version_1_load_and_are_still_written_the_same() {
         intended(),
         held(Held::NoPlan),
         held(Held::NotPlanned(2)),
+        Event::RecallOrdered {
+            intent: IntentId(7),
+            why: "plan 3 wants fewer jobs here".into(),
+        },
     ];
     let records: Vec<QueueRecord> = events
         .into_iter()

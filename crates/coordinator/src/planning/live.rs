@@ -366,7 +366,7 @@ fn closed(site: &Site, now: WallMs) -> Vec<Fact<Closed>> {
 fn jobs(queue: &State, name: &SiteName) -> Vec<Job> {
     let mut of_replica: BTreeMap<_, &Intent> = BTreeMap::new();
     for intent in queue.live(name) {
-        let given_up = intent.cancel.is_some() || intent.withdraw.is_some();
+        let given_up = intent.is_leaving() || intent.withdraw.is_some();
         if given_up && !intent.is_running() {
             continue;
         }

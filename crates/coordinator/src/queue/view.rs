@@ -188,6 +188,9 @@ fn intended(intent: &Intent) -> String {
     if let Some(why) = &intent.cancel {
         return format!("cancel: {why}");
     }
+    if let Some(why) = &intent.recall {
+        return format!("cancel, if it still waits: {why}");
+    }
     if let Some(why) = &intent.withdraw {
         return format!("withdraw: {why}");
     }

@@ -104,6 +104,14 @@ impl Slurm {
         }
     }
 
+    /// What `scancel --state=PENDING` does.
+    pub fn recall(&mut self, job: &str, now: u64) {
+        let known = self.jobs.get(&job.parse().unwrap());
+        if known.is_some_and(|job| job.state == "PENDING") {
+            self.cancel(job, now, None);
+        }
+    }
+
     pub fn release(&mut self, job: &str, now: u64) {
         if let Some(job) = self.jobs.get_mut(&job.parse().unwrap()) {
             job.begin = job.begin.min(now);

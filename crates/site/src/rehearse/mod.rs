@@ -19,7 +19,7 @@ use hansa_slurm::parse::{JobState, SubmittedReply};
 use hansa_wire::status::{ReplicaStatus, Status};
 
 use crate::check::{Finding, Findings};
-use crate::commands::Slurm;
+use crate::commands::{Slurm, Which};
 use crate::error::SiteError;
 use crate::profile::Profile;
 use crate::script::{JobRequest, StartRule, render};
@@ -68,7 +68,7 @@ pub async fn rehearse(options: RehearseOptions) -> Result<Vec<Finding>, SiteErro
         let fine = play.acts(&mut findings, &stage, &job, patience).await;
         if !fine {
             play.last_words(&mut findings, &job, &name).await;
-            let _ = play.slurm.cancel(&job).await;
+            let _ = play.slurm.cancel(&job, Which::Any).await;
         }
     }
     let folder = stage.strike().await;

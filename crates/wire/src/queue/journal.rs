@@ -51,6 +51,7 @@ mirror_enum!(EventJson = Event {
     struct Withdrawn { intent: IntentId, why: Line }
     struct WithdrawOrdered { intent: IntentId, why: Line }
     struct CancelOrdered { intent: IntentId, why: Line }
+    struct RecallOrdered { intent: IntentId, why: Line }
     struct ReleaseOrdered { intent: IntentId }
     struct TailOrdered { intent: IntentId }
     struct Judged { intent: IntentId, outcome: Outcome, then: Then }

@@ -211,6 +211,7 @@ mirror_struct!(
 mirror_enum!(OrderJson = Order {
     struct Withdraw { intent: IntentId, why: Line }
     struct Cancel { intent: IntentId, job: JobId, why: Line }
+    struct Recall { intent: IntentId, job: JobId, why: Line }
     struct Release { intent: IntentId, job: JobId }
     struct Probe { shape: ShapeName }
     struct Tail { intent: IntentId, job: JobId }

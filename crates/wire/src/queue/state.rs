@@ -115,7 +115,7 @@ mirror_struct!(IntentJson = Intent {
     unwanted: Vec<JobId>,
     outcome: Option<(UnixS, Outcome)>,
     tail: Tail,
-});
+} later { recall: Line });
 mirror_enum!(ReleaseJson = Release {
     unit No
     unit Ordered

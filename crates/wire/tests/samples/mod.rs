@@ -245,6 +245,11 @@ fn orders() -> Vec<Order> {
             job: job.clone(),
             why: "the run is over".into(),
         },
+        Order::Recall {
+            intent,
+            job: job.clone(),
+            why: "plan 2 wants fewer jobs here".into(),
+        },
         Order::Release {
             intent,
             job: job.clone(),
