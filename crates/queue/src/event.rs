@@ -380,18 +380,22 @@ impl Event {
                 "job {job} is for intent {intent}, which this coordinator never made: cancel it at \
                  the site if it belongs to a lost copy of the run"
             ),
-            Self::BudgetSet { budget, .. } => match budget.gpu_s_left {
-                Some(left) => format!(
-                    "an operator set the budget to {:.1} GPU-hours",
-                    left.hours()
-                ),
-                None => "an operator set the budget to be unlimited".to_owned(),
-            },
+            Self::BudgetSet { budget, .. } => budget_set(budget.gpu_s_left),
             Self::PlanAdopted(plan) => plan.to_string(),
             Self::Restored { next_intent } => {
                 format!("restored from a backup: intents go on at {next_intent}")
             }
         })
+    }
+}
+
+fn budget_set(left: Option<GpuS>) -> String {
+    match left {
+        Some(left) => format!(
+            "an operator set the budget to {:.1} GPU-hours",
+            left.hours()
+        ),
+        None => "an operator set the budget to be unlimited".to_owned(),
     }
 }
 
