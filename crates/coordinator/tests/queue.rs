@@ -10,9 +10,10 @@ use hansa_queue::*;
 use hansa_transfer::{Client, TransferError};
 use hansa_wire::Wire;
 use hansa_wire::http::Done;
+use hansa_wire::plan::live::{APPLY, PLAN, PlanView};
 use hansa_wire::queue::view::{LogsView, QueueView, SiteView};
-use hansa_wire::queue::{LOGS, OPERATE, QUEUE, SYNC};
-use std::time::Duration;
+use hansa_wire::queue::{AdoptedJson, LOGS, OPERATE, QUEUE, SYNC};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const CALL_MAX: Duration = Duration::from_secs(10);
 
@@ -414,4 +415,76 @@ async fn when_the_run_ends_sites_hear_of_it_before_the_coordinator_goes() {
     let reply = lumi.call(request).await.unwrap();
     assert!(reply.news.ended && reply.orders.is_empty());
     assert!(server.end().await.unwrap().run_over);
+}
+
+/// What a site's operator wrote down, so that a plan can be made before anything was measured.
+fn stated() -> SiteProfile {
+    SiteProfile {
+        stated: Some(Stated {
+            startup_ms: Some(5_000),
+            transfer_ms: Some(1_000),
+            shapes: vec![StatedShape {
+                shape: "small".into(),
+                microwindows_per_gpu_s: Some(5_000_000),
+                ranks: None,
+            }],
+            ..Stated::default()
+        }),
+        ..profile()
+    }
+}
+
+async fn plan_view(world: &World, server: &Server) -> PlanView {
+    let client = client(server, world.token("snellius"));
+    client.get_json(PLAN, CALL_MAX).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_applies_a_plan_and_a_restart_keeps_it() {
+    let advised = "tokens = 1000000\n[plan]\npolicy = \"advise\"\nmerge_s = 1";
+    let world = World::new().with("rounds = 2", advised);
+    let server = world.serve().await;
+    let problem = plan_view(&world, &server).await.problem;
+    assert!(problem.is_some(), "nobody has reported yet");
+    let mut lumi = Site::new(&world, &server, "uan02");
+    let mut request = lumi.request(Vec::new());
+    request.profile = Some(stated());
+    let orders = lumi.call(request).await.unwrap().orders;
+    assert_eq!(intents(&orders), [1], "until then the profile decides");
+
+    let token = issue_token(&world.data(), &Scope::Operator).unwrap();
+    let operator = client(&server, &token);
+    let apply = async |client: &Client| -> Result<AdoptedJson, TransferError> {
+        let nothing = serde_json::json!({});
+        client.post_json(APPLY, &nothing, CALL_MAX).await
+    };
+    let refused = apply(&operator).await.unwrap_err();
+    assert!(refused.to_string().contains("never probed"), "{refused}");
+    let site_token = client(&server, world.token("lumi"));
+    assert_eq!(code_of(apply(&site_token).await.unwrap_err()), "forbidden");
+
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let mut request = lumi.request(vec![Report::Probe(ProbeReport {
+        shape: "small".into(),
+        prober: "ada project_1".into(),
+        took_ms: 14,
+        answer: ProbeAnswer::Starts(UnixS(now.as_secs())),
+        partition: None,
+        raw: "".into(),
+    })]);
+    request.reports[0].at = UnixS(now.as_secs());
+    lumi.call(request).await.unwrap();
+    let adopted = apply(&operator).await.unwrap();
+    assert_eq!((adopted.no, adopted.sites[0].jobs), (1, 1));
+    assert!(
+        adopted.why.contains("an operator applied it"),
+        "{}",
+        adopted.why
+    );
+    server.stop().await;
+
+    let server = world.serve().await;
+    let kept = plan_view(&world, &server).await.current.unwrap();
+    assert_eq!((kept.no, kept.sites[0].shape.as_str()), (1, "small"));
+    server.stop().await;
 }
