@@ -323,7 +323,10 @@ impl PlanningLoop {
             Ok(Ok(decision)) => decision,
             Ok(Err(_)) | Err(_) => Decision::failed("the plan took too long and was given up"),
         };
-        let adopting = decision.adopt.filter(|_| auto || occasion.apply.is_some());
+        // Whoever was told to try again must not find two plans adopted.
+        let gave_up = (occasion.apply.as_ref()).is_some_and(oneshot::Sender::is_closed);
+        let adopting = decision.adopt;
+        let adopting = adopting.filter(|_| (auto || occasion.apply.is_some()) && !gave_up);
         let answer = match adopting {
             Some(plan) => self.adopt(plan).await,
             None => Err(decision.verdict.clone()),
