@@ -230,19 +230,11 @@ impl World {
                 self.spool(not_submitted(id, "withdrawn", true));
                 true
             }
-            Order::Cancel { intent, job, .. } => {
-                self.slurm.cancel(job.as_str(), self.desk.now_s, None);
-                if self.chance(20) {
-                    return false;
+            Order::Cancel { intent, job, .. } | Order::Recall { intent, job, .. } => {
+                match order {
+                    Order::Recall { .. } => self.slurm.recall(job.as_str(), self.desk.now_s),
+                    _ => self.slurm.cancel(job.as_str(), self.desk.now_s, None),
                 }
-                self.spool(Report::Cancelled {
-                    intent: *intent,
-                    job: job.clone(),
-                });
-                true
-            }
-            Order::Recall { intent, job, .. } => {
-                self.slurm.recall(job.as_str(), self.desk.now_s);
                 if self.chance(20) {
                     return false;
                 }

@@ -148,9 +148,9 @@ mod tests {
         std::fs::write(&path, b"0123456789").unwrap();
         let file = File::open(&path).unwrap();
         let mut bytes = [0; 4];
-        // Where the system cannot tell, nothing is claimed.
-        if read_cached_at(&file, &mut bytes, 3) {
-            assert_eq!(&bytes, b"3456");
+        match read_cached_at(&file, &mut bytes, 3) {
+            true => assert_eq!(&bytes, b"3456"),
+            false => eprintln!("skipped: this file system cannot tell what is in memory"),
         }
         assert!(!read_cached_at(&file, &mut bytes, 8), "it is not all there");
     }

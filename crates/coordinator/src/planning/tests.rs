@@ -194,6 +194,15 @@ impl Scene {
     }
 }
 
+/// What the run says of the replica `r1`.
+fn replica(training: Option<Incarnation>) -> ReplicaFacts {
+    ReplicaFacts {
+        id: "lumi/r1".parse().unwrap(),
+        ranks: 4,
+        training,
+    }
+}
+
 fn refused(lasting: bool) -> ProbeAnswer {
     ProbeAnswer::Refused(Refusal {
         kind: RefusalKind::from_word("other"),
@@ -244,11 +253,6 @@ fn rounds_are_attributed_to_the_shape_of_the_job_that_runs() {
     scene.probe("one", ProbeAnswer::Starts(UnixS(START)));
     scene.now_s += 600;
     scene.runs(1, "11", 5);
-    let replica = |training| ReplicaFacts {
-        id: "lumi/r1".parse().unwrap(),
-        ranks: 4,
-        training,
-    };
     scene.run.replicas = vec![replica(None)];
     scene.look();
     // It trains 20 s after its start.
@@ -451,11 +455,6 @@ fn a_job_that_ran_before_anybody_looked_says_nothing_of_starting_up() {
     // The coordinator is started again five hours later, and hears of the replica anew.
     scene.now_s += 5 * 3600;
     scene.measured = Measured::default();
-    let replica = |training| ReplicaFacts {
-        id: "lumi/r1".parse().unwrap(),
-        ranks: 4,
-        training,
-    };
     scene.run.replicas = vec![replica(None)];
     scene.look();
     scene.now_s += 2;
