@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from hansa.link import Link
 
 #: What rank 0 tells the others when the agent is gone.
 _GONE = {"do": "gone"}
+#: How long ranks may wait for the next question: as long as a run is paused, or a site away. A rank that
+#: dies closes its connections, and the others hear of it at once.
+_PATIENCE = timedelta(days=30)
 
 
 class Conversation:
@@ -23,6 +27,8 @@ class Conversation:
     def __init__(self, software: str, tensors: list[tuple[str, list[int]]]) -> None:
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self.rank = dist.get_rank() if dist.is_initialized() else 0
+        #: All ranks, on the CPU, apart from the trainer's own collectives and their timeouts; `None`: one rank.
+        self.group = dist.new_group(backend="gloo", timeout=_PATIENCE) if self.world > 1 else None
         self._link: Link | None = None
         refusal: list[str | None] = [None]
         if self.rank == 0:
@@ -81,13 +87,17 @@ class Conversation:
 
     def agree(self, error: Exception | None) -> Exception | None:
         """What any rank failed with: all ranks get the same answer, so that all go the same way."""
-        if self.world == 1:
-            return error
-        failed = torch.tensor([1 if error is not None else 0], device=_device())
-        dist.all_reduce(failed)
-        if int(failed) == 0:
+        if self.sum(0 if error is None else 1) == 0:
             return None
         return error or HansaError("another rank failed; it says why in its own log")
+
+    def sum(self, value: float) -> float:
+        """Over all ranks; each must call."""
+        if self.group is None:
+            return value
+        total = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(total, group=self.group)
+        return float(total)
 
     def _next(self) -> dict[str, Any]:
         assert self._link is not None
@@ -97,13 +107,5 @@ class Conversation:
             return _GONE
 
     def _broadcast(self, values: list[Any]) -> None:
-        if self.world > 1:
-            dist.broadcast_object_list(values, src=0)
-
-
-def _device() -> torch.device:
-    """Where collectives of this process group live."""
-    if dist.get_backend() == "gloo":
-        return torch.device("cpu")
-    accelerator = torch.accelerator.current_accelerator()
-    return accelerator or torch.device("cpu")
+        if self.group is not None:
+            dist.broadcast_object_list(values, src=0, group=self.group)

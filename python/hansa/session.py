@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from hansa import tensors
@@ -94,7 +93,7 @@ class Session:
         return Step(both[:, :-1], both[:, 1:], tokens, ask["lr"], self)
 
     def _step_done(self, step: Step, loss: float, grad_norm: float) -> None:
-        self._talk.ok(loss=self._sum(loss), grad_norm=grad_norm, tokens=step.tokens)
+        self._talk.ok(loss=self._talk.sum(loss), grad_norm=grad_norm, tokens=step.tokens)
 
     def _answer(self, ask: dict[str, Any]) -> None:
         error: Exception | None = None
@@ -102,6 +101,10 @@ class Session:
         try:
             values = getattr(self, f"_do_{ask['do']}")(ask)
         except Exception as raised:
+            if ask["do"] == "evaluate" and self._talk.world > 1:
+                # The model may have collectives of its own: others may wait in one. Only a new start
+                # brings all ranks together.
+                raise
             error = raised
         error = self._talk.agree(error)
         if error is None:
@@ -128,7 +131,7 @@ class Session:
             total = float(self.loss_sum(self.model, both[:, :-1], both[:, 1:]))
             self.model.train()
         tokens = len(numbers) * self.corpus.seq_len
-        return {"loss_sum_nats": self._sum(total), "tokens": tokens}
+        return {"loss_sum_nats": self._talk.sum(total), "tokens": tokens}
 
     def _do_export(self, ask: dict[str, Any]) -> dict[str, Any]:
         if self._talk.rank == 0:
@@ -166,13 +169,6 @@ class Session:
         path = os.path.join(folder, "state.pt")
         state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
         return state
-
-    def _sum(self, value: float) -> float:
-        if self._talk.world == 1:
-            return value
-        total = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
-        return float(total)
 
 
 def _number(value: torch.Tensor | float) -> float:

@@ -7,9 +7,9 @@ import math
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -61,10 +61,11 @@ def check_finite(name: str, values: torch.Tensor) -> None:
 
 
 class Writer:
-    """Writes `f32` tensors in an order that is known beforehand."""
+    """Writes `f32` tensors in an order that is known beforehand. The file is made with the first one."""
 
     def __init__(self, path: str | Path, tensors: Iterable[tuple[str, list[int]]]) -> None:
-        self._file = open(path, "wb")  # noqa: SIM115 (closed by `writing`)
+        self._path = Path(path)
+        self._file: BinaryIO | None = None
         header: dict[str, Any] = {}
         self._order: list[str] = []
         end = 0
@@ -78,7 +79,7 @@ class Writer:
         self._entries = header
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        self._file.write(len(text).to_bytes(8, "little") + text)
+        self._head = len(text).to_bytes(8, "little") + text
         self._next = 0
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
@@ -88,12 +89,25 @@ class Writer:
         values = tensor.detach().to("cpu", torch.float32).contiguous()
         if list(values.shape) != self._entries[name]["shape"]:
             raise ValueError(f"{name} has shape {list(values.shape)}")
+        if self._file is None:
+            self._file = open(self._path, "wb")  # noqa: SIM115 (closed by `writing`)
+            self._file.write(self._head)
         self._file.write(values.flatten().view(torch.uint8).numpy().data)
         self._next += 1
 
     def close(self) -> None:
         """Closes the file, whatever is missing."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+    def discard(self) -> None:
+        """Closes the file and removes it."""
+        # What is still to be written has no room.
+        with suppress(OSError):
+            self.close()
+        # Never a device that stands for a file.
+        if self._file is not None and self._path.is_file():
+            os.remove(self._path)
 
     def complete(self) -> bool:
         """Whether every tensor is written."""
@@ -102,17 +116,13 @@ class Writer:
 
 @contextmanager
 def writing(path: str | Path, tensors: Iterable[tuple[str, list[int]]]) -> Iterator[Writer]:
-    """A `Writer` whose file is whole afterwards, or gone."""
-    writer = None
+    """A `Writer` whose file is whole afterwards, or gone. Errors come with the first tensor, not before."""
+    writer = Writer(path, tensors)
     try:
-        writer = Writer(path, tensors)
         yield writer
         if not writer.complete():
             raise ValueError(f"{path} lacks tensors")
+        writer.close()
     except BaseException:
-        if writer is not None:
-            writer.close()
-        if os.path.exists(path):
-            os.remove(path)
+        writer.discard()
         raise
-    writer.close()

@@ -6,11 +6,13 @@ checkpoints, evaluation) happens between steps, on all ranks at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -28,6 +30,9 @@ from hansa.torchtitan.parts import WindowLoader
 from hansa.torchtitan.weights import Weights
 
 _MODEL, _OPTIMIZER = "model", "optimizer"
+#: In these ranks wait for each other: after an error they may stand at different places, and only a new start
+#: brings them together.
+_TOGETHER = ("step", "evaluate")
 
 
 class StepMetrics(MetricsProcessor):
@@ -91,8 +96,7 @@ class HansaTrainer(Trainer):
             except NonFinite as raised:
                 error = raised
             except (OSError, ValueError, RuntimeError, HansaError) as raised:
-                if ask["do"] == "step":
-                    # Ranks may stand at different places now: only a new start brings them together.
+                if ask["do"] in _TOGETHER:
                     raise
                 error = raised
             if ask["do"] != "step":
@@ -162,12 +166,12 @@ class HansaTrainer(Trainer):
 
     def _do_save(self, ask: dict[str, Any]) -> dict[str, Any]:
         state = self._model_state() | self._optimizer_state()
-        save(state, checkpoint_id=ask["folder"])
+        self._checkpoint(save, state, ask["folder"])
         return {}
 
     def _do_restore(self, ask: dict[str, Any]) -> dict[str, Any]:
         state = self._model_state() | self._optimizer_state()
-        load(state, checkpoint_id=ask["folder"])
+        self._checkpoint(load, state, ask["folder"])
         ModelWrapper(self.model_parts).load_state_dict(state[_MODEL])
         self.optimizers.load_state_dict(state[_OPTIMIZER])
         return {}
@@ -178,12 +182,22 @@ class HansaTrainer(Trainer):
                 optimizer.state.clear()
             return {}
         state = self._optimizer_state()
-        load(state, checkpoint_id=ask["folder"])
+        self._checkpoint(load, state, ask["folder"])
         self.optimizers.load_state_dict(state[_OPTIMIZER])
         return {}
 
     def _do_end(self, ask: dict[str, Any]) -> dict[str, Any]:
         return {}
+
+    def _checkpoint(self, do: Callable[..., Any], state: dict[str, Any], folder: str) -> None:
+        """Saves or loads. Ranks wait for each other as long as the storage takes; the first failure of any
+        of them is raised on all."""
+        try:
+            do(state, checkpoint_id=folder, process_group=self._talk.group)
+        except CheckpointException as error:
+            # It is no Exception, and would end the process.
+            first, _ = next(iter(error.failures.values()))
+            raise first if isinstance(first, OSError) else HansaError(str(first)) from error
 
     def _model_state(self) -> dict[str, Any]:
         return {_MODEL: ModelWrapper(self.model_parts).state_dict()}

@@ -25,11 +25,11 @@ class Weights:
 
     def names(self) -> list[tuple[str, list[int]]]:
         """Hugging Face's names and shapes."""
-        return [(name, list(value.shape)) for name, _, value in self._tensors()]
+        return [(name, list(value.shape)) for name, value in self._tensors()]
 
     def export(self, path: str, order: list[tuple[str, list[int]]], writes: bool) -> None:
         """Writes the weights in this order; every rank must call, one writes."""
-        found = {name: value for name, _, value in self._tensors()}
+        found = dict(self._tensors())
         missing = [name for name, _ in order if name not in found]
         if missing:
             raise HansaError(f"the model has no tensor {missing[0]}")
@@ -38,21 +38,18 @@ class Weights:
                 _whole(found.pop(name))
             return
         problem: Exception | None = None
-        try:
-            with tensors.writing(path, order) as writer:
-                for name, _ in order:
-                    # The others gather, too: whatever happens here, they must not wait for ever.
-                    value = _whole(found.pop(name))
-                    try:
-                        if problem is None:
-                            tensors.check_finite(name, value)
-                            writer.write(name, value)
-                    except (OSError, HansaError) as error:
-                        problem = error
-                if problem is not None:
-                    raise problem
-        except OSError as error:
-            raise problem or error from error
+        with tensors.writing(path, order) as writer:
+            for name, _ in order:
+                # The others gather, too: whatever happens here, they must not wait for ever.
+                value = _whole(found.pop(name))
+                try:
+                    if problem is None:
+                        tensors.check_finite(name, value)
+                        writer.write(name, value)
+                except (OSError, HansaError) as error:
+                    problem = error
+            if problem is not None:
+                raise problem
 
     @torch.no_grad()
     def load(self, path: str) -> None:
@@ -72,11 +69,11 @@ class Weights:
                 part.load_state_dict(state, strict=False)
                 file.release()
 
-    def _tensors(self) -> Iterator[tuple[str, str, torch.Tensor]]:
+    def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for key, value in self._model.state_dict().items():
             name = self._hf_name(key)
             if name is not None:
-                yield name, key, value
+                yield name, value
 
     def _hf_name(self, key: str) -> str | None:
         # The adapter maps dictionaries; it looks at names only for the tensors of a dense model.
