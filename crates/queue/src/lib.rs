@@ -50,6 +50,6 @@ pub use report::{
 pub use state::{
     BudgetState, Decision, Intent, Job, Lease, Paused, Probed, Release, Site, Slot, State, Tail,
 };
-pub use sync::{REPORTS_MAX, RunNews, SYNC_BYTES_MAX, SyncReply, SyncRequest};
+pub use sync::{LiveJob, REPORTS_MAX, RunNews, SYNC_BYTES_MAX, SyncReply, SyncRequest};
 pub use text::{GpuS, IntentId, JobId, LeaseNo, Line, Raw, ShapeName, UnixS};
 pub use view::{Now, RunView};

@@ -21,8 +21,8 @@ use crate::state::{Lease, State};
 use crate::view::{Now, RunView};
 use crate::wants::wants;
 use crate::{
-    Begin, IntentId, JobId, LeaseNo, Line, Order, Report, RunNews, ShapeName, SiteProfile, Stamped,
-    SyncReply, SyncRequest,
+    Begin, IntentId, JobId, LeaseNo, Line, LiveJob, Order, Report, RunNews, ShapeName, SiteProfile,
+    Stamped, SyncReply, SyncRequest,
 };
 
 /// Decisions of one command. More are taken at the next.
@@ -245,7 +245,17 @@ impl Machine {
             accepted_through: known.map_or(0, |known| known.spooled(&request.spool)),
             orders,
             news: self.news(&site, run, now),
+            jobs: Some(self.live_jobs(&site)),
         })
+    }
+
+    fn live_jobs(&self, site: &SiteName) -> Vec<LiveJob> {
+        let live = self.state.live(site).filter_map(|intent| {
+            let job = intent.job.as_ref()?.id.clone();
+            let intent = intent.intention.intent;
+            Some(LiveJob { intent, job })
+        });
+        live.collect()
     }
 
     /// One holder at a time. The same holder gets the same lease again: a reply may have been lost.

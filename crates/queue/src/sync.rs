@@ -2,7 +2,7 @@
 
 use hansa_base::SiteName;
 
-use crate::{LeaseNo, Line, Order, SiteProfile, Stamped, UnixS};
+use crate::{IntentId, JobId, LeaseNo, Line, Order, SiteProfile, Stamped, UnixS};
 
 /// Reports of one call.
 pub const REPORTS_MAX: usize = 200;
@@ -45,6 +45,18 @@ pub struct SyncReply {
     pub orders: Vec<Order>,
     /// How the run stands.
     pub news: RunNews,
+    /// The jobs whose end is waited for, so that a site process without a memory of them follows them, too;
+    /// an older coordinator does not say.
+    pub jobs: Option<Vec<LiveJob>>,
+}
+
+/// A job whose end is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveJob {
+    /// For which intent.
+    pub intent: IntentId,
+    /// The job.
+    pub job: JobId,
 }
 
 /// How the run stands.

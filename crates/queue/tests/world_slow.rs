@@ -14,12 +14,13 @@ use common::*;
 use hansa_queue::*;
 use slurm::*;
 
-/// A request that hangs is taken within this time, or never.
-const HANG_MAX_S: u64 = 15;
+/// A request that hangs is taken within this time, or never: `sbatch` lives as long as `timeout` lets it, and
+/// the controller may take what it wrote a message time-out later.
+const HANG_MAX_S: u64 = 45 + 10;
 /// From the confirmation of an order to `sbatch`.
-const ACT_MAX_S: u64 = 4;
+const ACT_MAX_S: u64 = 10;
 /// How long a process waits after an attempt whose end is not known, before it believes its search.
-const SETTLE_S: u64 = 30;
+const SETTLE_S: u64 = ACT_MAX_S + HANG_MAX_S + 1;
 
 /// What survives a process at a site.
 #[derive(Default)]
@@ -29,6 +30,8 @@ struct Disk {
     reports: VecDeque<Stamped>,
     attempts: BTreeMap<u64, u64>,
     settled: BTreeSet<u64>,
+    /// Jobs that are followed to their end.
+    followed: BTreeSet<String>,
     told: BTreeMap<String, (String, u32)>,
 }
 
@@ -203,6 +206,9 @@ impl World {
                 }
                 let through = reply.accepted_through;
                 self.disk.reports.retain(|stamped| stamped.seq > through);
+                if self.disk.reports.is_empty() {
+                    self.take_up(&reply.jobs.unwrap_or_default());
+                }
             }
             Err(QueueRefusal::Busy { .. }) => {
                 process.orders.clear();
@@ -214,6 +220,22 @@ impl World {
                 self.saw("fenced");
             }
             Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// The coordinator waits for the end of these.
+    fn take_up(&mut self, jobs: &[LiveJob]) {
+        let reports = self.slurm.reports();
+        for wanted in jobs {
+            let job = wanted.job.to_string();
+            let report = reports.iter().find(|report| report.job == wanted.job);
+            let over = report.is_some_and(|report| Phase::of(report) == Phase::Ended);
+            if over && self.disk.followed.insert(job.clone()) {
+                self.saw("end of a job that only the coordinator remembered");
+            }
+            if over {
+                self.disk.told.remove(&job);
+            }
         }
     }
 
@@ -336,7 +358,7 @@ impl World {
         true
     }
 
-    /// Reports what has changed of the jobs that squeue or sacct show.
+    /// Reports what has changed of the jobs in the queue, and of those that left it while they were followed.
     fn follow(&mut self) {
         if self.disk.reports.len() > 20 {
             return;
@@ -344,6 +366,11 @@ impl World {
         for report in self.slurm.reports() {
             let state = (report.state.to_string(), report.restarts);
             let job = report.job.to_string();
+            if Phase::of(&report) != Phase::Ended {
+                self.disk.followed.insert(job.clone());
+            } else if !self.disk.followed.contains(&job) {
+                continue;
+            }
             if self.disk.told.get(&job) != Some(&state) {
                 self.disk.told.insert(job, state);
                 self.spool(Report::Job(report));
@@ -453,6 +480,7 @@ fn whatever_is_killed_when_no_intent_has_two_jobs() {
         "found by name",
         "controller hung",
         "refused",
+        "end of a job that only the coordinator remembered",
     ] {
         assert!(seen.contains_key(what), "never seen: {what}");
     }

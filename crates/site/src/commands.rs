@@ -18,6 +18,9 @@ use crate::script::render_probe;
 
 /// Until the site's own time-outs are known: longer than anything seen (59 s for a missing configuration).
 const LIMIT_AT_FIRST: Duration = Duration::from_secs(90);
+/// From the coordinator's word that a job is still ours to submit to `sbatch`'s start; after that, another
+/// process may have been given the site since.
+pub const ACT_WITHIN: Duration = Duration::from_secs(10);
 /// Slurm's default, in seconds.
 const MESSAGE_TIMEOUT_S: u64 = 10;
 
@@ -148,10 +151,12 @@ impl Slurm {
         seconds.unwrap_or(MESSAGE_TIMEOUT_S)
     }
 
-    /// How long a request may be on its way: a client waits for the controller twice.
+    /// How long a submission may still be under way, counted from when another process lost its turn: until
+    /// it calls `sbatch`, as long as that lives, and until a controller that answers has taken its request.
     #[must_use]
     pub fn settle(&self) -> Duration {
-        Duration::from_secs(2 * self.message_timeout_s() + 5)
+        let client = self.runner.longest(self.limit);
+        ACT_WITHIN + client + Duration::from_secs(self.message_timeout_s())
     }
 
     /// Whether a request made at `asked_at` has been taken by now, or never will be.
@@ -265,6 +270,7 @@ impl Slurm {
     /// If the command does not run to its end: the job may have been taken all the same.
     pub async fn submit(&mut self, script: &str) -> Result<(Submitted, Printed), SlurmError> {
         let invocation = self.invocation("sbatch", &["--parsable"]).reading(script);
+        let invocation = invocation.surely_ending();
         let printed = self.run(&invocation).await?;
         Ok((Submitted::parse(&printed.stdout, &printed.stderr), printed))
     }

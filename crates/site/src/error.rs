@@ -50,6 +50,18 @@ pub enum SiteError {
         /// Who, since when, until when.
         message: String,
     },
+    /// Another process has lost its turn, and does not let go of the home.
+    #[error(
+        "{} is still in use{holder}, which has lost its turn and does not notice: kill it there, or give --home \
+         another folder; the jobs are found again",
+        path.display()
+    )]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// Who, in brackets; nothing if unknown.
+        holder: String,
+    },
     /// This home belongs to another run.
     #[error(
         "{} belongs to run {had}, and the coordinator serves run {has}: give --home another folder",

@@ -6,12 +6,14 @@
 //!                 ▼                   ▼                     ▼
 //!           say it again      Submitted (found)    note the attempt, fsync ─► sbatch ─► its reply
 //!                                                                                │ lost or unclear
-//!                                             look again until the request must have settled ◄┘
+//!                       look until the request must have settled, then NotSubmitted ◄┘
 //! ```
 //!
 //! An attempt without an outcome is never repeated before a controller that has answered all along for the
 //! settle time knows of no job by that name. That holds for whoever made the attempt: this process, one
-//! that was killed, or another holder of the lease.
+//! that was killed, or another holder of the lease. An attempt whose answer is known is not repeated at all:
+//! the coordinator hears the answer, and decides. Between the coordinator's word and `sbatch` there are only
+//! two writes to disk; if they take too long, the word is stale.
 
 use std::time::Duration;
 
@@ -19,12 +21,14 @@ use hansa_queue::{
     Begin, How, IntentId, JobId, Line, Order, Raw, Refusal, RefusalKind, Report, ShapeName,
     Submission,
 };
-use hansa_slurm::parse::SubmittedReply;
+use hansa_slurm::parse::{Submitted, SubmittedReply};
 
-use crate::commands::Which;
+use crate::commands::{ACT_WITHIN, SlurmError, Which};
 use crate::convert;
 use crate::error::SiteError;
 use crate::follower::{Follower, Search};
+use crate::memory::Doubt;
+use crate::runner::Printed;
 use crate::script::{JobRequest, JobScript, StartRule, render};
 use crate::service::{Note, Site, unix_now};
 
@@ -111,7 +115,8 @@ impl Site {
 
     async fn submit(&mut self, wanted: &Submission, order: &Order) -> Result<(), SiteError> {
         let intent = wanted.intent.0;
-        if self.repeat(intent, order)? {
+        if self.repeat(intent, order)? || self.slurm.known_config().is_none() {
+            // Without the site's time-outs nobody can say how long an attempt may be under way.
             return Ok(());
         }
         let Some(script) = self.script(wanted) else {
@@ -124,11 +129,28 @@ impl Site {
         if !self.may_attempt(intent, &script.name, order).await? {
             return Ok(());
         }
+        let doubt = self
+            .memory
+            .get(intent)
+            .and_then(|trace| trace.doubt.clone());
+        if let Some(doubt) = doubt {
+            // It was not taken after all. What follows from what was said is not decided here.
+            let refusal = Refusal {
+                kind: RefusalKind::from_word(&doubt.kind),
+                lasting: false,
+                text: Line::new(&doubt.text),
+            };
+            return self.refuse(intent, refusal, &doubt.text, order);
+        }
         if wanted.begin == Begin::Now
             && let Some(probe) = self.probe(wanted.shape.as_str()).await
         {
             // What the queue promised this very job: later compared with what it did.
             self.report(Report::Probe(probe))?;
+        }
+        self.prepare_folders().await?;
+        if !self.slurm.wait().is_zero() {
+            return Ok(());
         }
         // That took time. Is it still wanted, and are we still the ones to do it?
         if !self.sync(false).await? || !self.link.orders().contains(order) {
@@ -143,16 +165,24 @@ impl Site {
         self.report(Report::Attempting {
             intent: IntentId(intent),
         })?;
-        self.prepare_folders().await?;
-        if !self.link.holds_lease() {
+        if !self.link.was_confirmed_within(ACT_WITHIN) {
             return Ok(());
         }
         let reply = self.slurm.submit(&script.text).await;
         self.note_turns()?;
+        self.replied(intent, reply, order)
+    }
+
+    /// What `sbatch` said. Where that leaves a doubt, the next rounds look for the job.
+    fn replied(
+        &mut self,
+        intent: u64,
+        reply: Result<(Submitted, Printed), SlurmError>,
+        order: &Order,
+    ) -> Result<(), SiteError> {
         let (submitted, printed) = match reply {
             Ok(reply) => reply,
-            // It may have been taken all the same: the next round looks for it.
-            Err(_) => return Ok(()),
+            Err(error) => return self.doubt(intent, RefusalKind::Controller, &error.to_string()),
         };
         let raw = printed.both();
         match submitted.reply {
@@ -165,8 +195,28 @@ impl Site {
                 let refusal = convert::refusal(&reason);
                 self.refuse(intent, refusal, &raw, order)
             }
-            SubmittedReply::Refused(_) | SubmittedReply::Unclear { .. } => Ok(()),
+            SubmittedReply::Refused(reason)
+            | SubmittedReply::Unclear {
+                error: Some(reason),
+            } => {
+                let refusal = convert::refusal(&reason);
+                self.doubt(intent, refusal.kind, refusal.text.as_str())
+            }
+            SubmittedReply::Unclear { error: None } => {
+                let text = format!("sbatch said nothing that is understood: {raw}");
+                let kind = RefusalKind::Other(Line::new("unclear"));
+                self.doubt(intent, kind, &text)
+            }
         }
+    }
+
+    fn doubt(&mut self, intent: u64, kind: RefusalKind, text: &str) -> Result<(), SiteError> {
+        let now = self.slurm.now();
+        let (kind, text) = (kind.word().to_owned(), text.to_owned());
+        self.memory.note(intent, |trace| {
+            trace.suspected_at = Some(now);
+            trace.doubt = Some(Doubt { kind, text });
+        })
     }
 
     /// Whether nothing speaks against calling `sbatch` for this intent now: there is no job of its name,

@@ -27,6 +27,7 @@ pub mod script;
 mod service;
 pub mod shell;
 mod spool;
+mod turn;
 
 pub use error::SiteError;
 pub use profile::{Profile, ProfileError, default_home};

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use hansa_base::SiteName;
-use hansa_queue::{LeaseNo, Line, Order, RunNews, SiteProfile, SyncReply, SyncRequest};
+use hansa_queue::{LeaseNo, Line, LiveJob, Order, RunNews, SiteProfile, SyncReply, SyncRequest};
 use hansa_transfer::{Client, TransferError};
 use hansa_wire::Wire as _;
 use hansa_wire::queue::SYNC;
@@ -13,6 +13,8 @@ use crate::error::SiteError;
 use crate::spool::Spool;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// The spool's name in calls that tell nothing.
+const NO_SPOOL: &str = "none";
 /// Between calls that have something to tell.
 const GAP: Duration = Duration::from_millis(500);
 const AWAY_FIRST: Duration = Duration::from_secs(1);
@@ -43,14 +45,21 @@ pub struct Link {
     client: Client,
     site: SiteName,
     holder: Line,
-    profile: Option<SiteProfile>,
+    profile: SiteProfile,
+    profile_told: bool,
     take_over: bool,
     lease: Option<LeaseNo>,
+    /// The lease that was ours last, if it is over.
+    before: Option<LeaseNo>,
+    /// The coordinator may not know what it was told before.
+    forgetful: bool,
     alive_until: Instant,
+    confirmed: Option<Instant>,
     called: Instant,
     next: Instant,
     failures: u32,
     orders: Vec<Order>,
+    jobs: Vec<LiveJob>,
     news: Option<RunNews>,
 }
 
@@ -69,14 +78,19 @@ impl Link {
             client,
             site,
             holder: Line::new(holder),
-            profile: Some(profile),
+            profile,
+            profile_told: false,
             take_over,
             lease: None,
+            before: None,
+            forgetful: false,
             alive_until: now,
+            confirmed: None,
             called: now,
             next: now,
             failures: 0,
             orders: Vec::new(),
+            jobs: Vec::new(),
             news: None,
         }
     }
@@ -88,6 +102,29 @@ impl Link {
             true => &self.orders,
             false => &[],
         }
+    }
+
+    /// The lease, while it is surely ours.
+    #[must_use]
+    pub fn lease(&self) -> Option<LeaseNo> {
+        self.lease.filter(|_| self.holds_lease())
+    }
+
+    /// Whether the coordinator answered a call with orders that was made so lately.
+    #[must_use]
+    pub fn was_confirmed_within(&self, limit: Duration) -> bool {
+        self.holds_lease() && self.confirmed.is_some_and(|sent| sent.elapsed() < limit)
+    }
+
+    /// The jobs that the coordinator waits for, after it took all that was told; once.
+    pub fn take_jobs(&mut self) -> Vec<LiveJob> {
+        std::mem::take(&mut self.jobs)
+    }
+
+    /// Whether the coordinator may have forgotten what it was told: the lease is a new one, or it was
+    /// restored from a backup. Once.
+    pub fn take_forgetful(&mut self) -> bool {
+        std::mem::take(&mut self.forgetful)
     }
 
     /// How the run stands, if it is known.
@@ -112,24 +149,27 @@ impl Link {
         due.saturating_duration_since(Instant::now())
     }
 
-    /// Calls: tells what lies in the spool, and hears what to do. The first call tells nothing: it may
-    /// turn out that the coordinator serves another run.
+    /// Calls: tells what lies in the spool, and hears what to do. Without a spool it tells nothing: first it
+    /// must turn out whose turn it is, and which run the coordinator serves.
     ///
     /// # Errors
     /// What no later call can mend: a wrong token, a wrong certificate, another version.
-    pub async fn sync(&mut self, spool: &mut Spool, leave: bool) -> Result<Synced, SiteError> {
-        let reports = match self.news {
-            Some(_) => spool.batch()?,
-            None => Vec::new(),
-        };
+    pub async fn sync(
+        &mut self,
+        spool: Option<&mut Spool>,
+        leave: bool,
+    ) -> Result<Synced, SiteError> {
+        let reports = spool
+            .as_ref()
+            .map_or_else(|| Ok(Vec::new()), |spool| spool.batch())?;
         let request = SyncRequest {
             site: self.site.clone(),
             holder: self.holder.clone(),
             lease: self.lease,
             take_over: self.take_over,
             leave,
-            profile: self.profile.clone(),
-            spool: Line::new(spool.id()),
+            profile: (!self.profile_told).then(|| self.profile.clone()),
+            spool: Line::new(spool.as_ref().map_or(NO_SPOOL, |spool| spool.id())),
             reports,
         };
         let sent_at = Instant::now();
@@ -159,14 +199,27 @@ impl Link {
         &mut self,
         reply: SyncReply,
         sent_at: Instant,
-        spool: &mut Spool,
+        spool: Option<&mut Spool>,
     ) -> Result<Synced, SiteError> {
-        if self.news.is_some() {
+        let before = self.lease.or(self.before);
+        self.profile_told = true;
+        if before.is_some_and(|before| before != reply.lease) {
+            self.forget_told();
+        }
+        self.jobs.clear();
+        if let Some(spool) = spool {
+            if reply.accepted_through < spool.accepted_through() {
+                self.forget_told();
+            }
             spool.accepted(reply.accepted_through)?;
+            // What is still to be told may be a job's end.
+            if spool.is_empty() {
+                self.jobs = reply.jobs.unwrap_or_default();
+            }
         }
         self.lease = Some(reply.lease);
+        self.confirmed = Some(sent_at);
         self.take_over = false;
-        self.profile = None;
         self.failures = 0;
         // A sixth of it is for what has been begun, and for clocks that run at another pace.
         let ttl = Duration::from_millis(reply.lease_ttl_ms);
@@ -177,17 +230,22 @@ impl Link {
         Ok(Synced::Answered)
     }
 
+    fn forget_told(&mut self) {
+        self.profile_told = false;
+        self.forgetful = true;
+    }
+
     fn refused(&mut self, error: TransferError) -> Result<Synced, SiteError> {
         let away = |failures: u32| (AWAY_FIRST * (1 << failures.min(6))).min(AWAY_LONGEST);
         match error.refusal_code() {
             Some("fenced") => {
-                self.lease = None;
+                self.before = self.lease.take().or(self.before);
                 self.alive_until = Instant::now();
                 self.next = Instant::now();
                 return Ok(Synced::Away(None));
             }
             Some("busy") => {
-                self.lease = None;
+                self.before = self.lease.take().or(self.before);
                 self.alive_until = Instant::now();
                 self.next = Instant::now() + AWAY_LONGEST;
                 let message = match error {

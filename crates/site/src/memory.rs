@@ -6,14 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hansa_base::MonoMs;
+use hansa_queue::LiveJob;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SiteError;
 
 /// Ended intents that are kept: orders about older ones do not come any more.
 const ENDED_MAX: usize = 2000;
+/// A job's end is told again at most so often.
+const REOPEN_AFTER: Duration = Duration::from_secs(60);
 
 /// One intent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +30,9 @@ pub struct Trace {
     /// The job, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
+    /// What the last attempt came to, if that leaves open whether there is a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
     /// Why there is none and will be none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
@@ -51,9 +58,21 @@ pub struct Trace {
     /// When the job was last seen, by this process's clock.
     #[serde(skip)]
     pub seen_at: Option<MonoMs>,
+    /// When it was last taken up again after its end, because the coordinator still waited for that.
+    #[serde(skip)]
+    pub reopened_at: Option<MonoMs>,
     /// When it was first seen without its nodes, and neither waiting again nor surely over.
     #[serde(skip)]
     pub interrupted_at: Option<MonoMs>,
+}
+
+/// What `sbatch` complained of, when it may have submitted the job all the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubt {
+    /// The kind of refusal, in one word.
+    pub kind: String,
+    /// What was said.
+    pub text: String,
 }
 
 impl Trace {
@@ -149,6 +168,37 @@ impl Memory {
             .collect()
     }
 
+    /// The coordinator waits for these jobs: what this home does not know of, or has done with, is followed
+    /// again. Its reports may be lost with another home, or the coordinator's memory with a disk.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub fn follow(&mut self, jobs: &[LiveJob], now: MonoMs) -> Result<(), SiteError> {
+        let mut changed = false;
+        for wanted in jobs {
+            let trace = self.touch(wanted.intent.0);
+            let same = trace.job.as_deref() == Some(wanted.job.as_str());
+            let lately = |at: MonoMs| now.since(at) < REOPEN_AFTER;
+            if same && (!trace.over || trace.reopened_at.is_some_and(lately)) {
+                continue;
+            }
+            trace.job = Some(wanted.job.to_string());
+            trace.over = false;
+            trace.reported = None;
+            trace.seen_at = Some(now);
+            trace.reopened_at = Some(now);
+            changed = true;
+        }
+        if changed { self.save() } else { Ok(()) }
+    }
+
+    /// The coordinator may not know any more what it was told: tell it again.
+    pub fn forget_told(&mut self) {
+        for trace in self.content.intents.values_mut() {
+            trace.reported = None;
+        }
+    }
+
     fn forget(&mut self) {
         let ended = |trace: &Trace| trace.over || trace.refused.is_some();
         let intents = &mut self.content.intents;
@@ -185,6 +235,39 @@ mod tests {
         assert!(memory.belong_to("aa", home.path()).is_ok());
         let error = memory.belong_to("bb", home.path()).unwrap_err().to_string();
         assert!(error.contains("belongs to run aa"), "{error}");
+    }
+
+    #[test]
+    fn a_job_that_the_coordinator_waits_for_is_followed_even_if_this_home_had_done_with_it() {
+        let home = tempfile::tempdir().unwrap();
+        let mut memory = Memory::open(home.path()).unwrap();
+        let job = |intent: u64, job: &str| LiveJob {
+            intent: hansa_queue::IntentId(intent),
+            job: job.into(),
+        };
+        let done = |trace: &mut Trace| {
+            trace.over = true;
+            trace.reported = Some("COMPLETED".into());
+        };
+        // Another person takes over with a new home: the job is in nobody's squeue any more.
+        memory.follow(&[job(7, "70")], MonoMs(0)).unwrap();
+        assert_eq!(memory.live(), [(7, "70".to_owned())]);
+        // It ended and was told; the coordinator comes back from a backup, and waits for it.
+        memory.note(7, done).unwrap();
+        memory.follow(&[job(7, "70")], MonoMs(70_000)).unwrap();
+        assert_eq!(memory.live(), [(7, "70".to_owned())]);
+        assert_eq!(memory.get(7).unwrap().reported, None, "it is told again");
+        // Told again; if that does not help, it is not told without end.
+        memory.note(7, done).unwrap();
+        memory.follow(&[job(7, "70")], MonoMs(71_000)).unwrap();
+        assert_eq!(memory.live(), []);
+        // What is followed already goes on as it was.
+        memory.follow(&[job(8, "80")], MonoMs(71_000)).unwrap();
+        memory.touch(8).reported = Some("RUNNING".into());
+        memory.follow(&[job(8, "80")], MonoMs(500_000)).unwrap();
+        assert!(memory.get(8).unwrap().reported.is_some());
+        memory.forget_told();
+        assert!(memory.get(8).unwrap().reported.is_none());
     }
 
     #[test]

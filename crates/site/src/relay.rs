@@ -15,7 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hansa_transfer::{Endpoint, ProxyFile, Token, names};
+use hansa_queue::LeaseNo;
+use hansa_transfer::{Endpoint, Proxy, ProxyFile, Token, Upstream, names};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -24,7 +25,7 @@ use tokio::time::timeout;
 
 use crate::error::SiteError;
 use crate::profile::{Profile, RelaySection};
-use crate::service::{Note, host};
+use crate::service::{Note, Site, host};
 
 const USER: &str = "hansa";
 /// 32 lanes and a heartbeat for each of a few dozen replicas.
@@ -55,14 +56,14 @@ impl Relay {
     }
 
     /// Listens at `listen`, and leads those who log in with `password` to `target` (`host:port`), through
-    /// the proxy `upstream` (`host:port`) if there is one.
+    /// the proxy `upstream` if there is one.
     ///
     /// # Errors
     /// If it cannot listen.
     pub async fn start(
         listen: &str,
         target: String,
-        upstream: Option<String>,
+        upstream: Option<Upstream>,
         password: &str,
     ) -> Result<Self, SiteError> {
         let broken = |source| SiteError::Relay {
@@ -82,26 +83,100 @@ impl Relay {
     }
 }
 
+/// The relay of a site process. Jobs read at each connection where it is, so that its file is written by
+/// whoever has the site, and by nobody else.
+pub(crate) struct Gate<'a> {
+    endpoint: &'a Endpoint,
+    open: Option<Open>,
+    written: Option<LeaseNo>,
+}
+
+/// A relay, and the password that lets jobs in.
+struct Open {
+    relay: Relay,
+    password: String,
+}
+
+impl<'a> Gate<'a> {
+    pub fn new(endpoint: &'a Endpoint) -> Self {
+        Self {
+            endpoint,
+            open: None,
+            written: None,
+        }
+    }
+
+    /// Starts the relay of a profile that wants one, and leads jobs to it with each new lease.
+    ///
+    /// # Errors
+    /// If it cannot listen, or its file cannot be written.
+    pub async fn open(&mut self, site: &Site) -> Result<(), SiteError> {
+        let (Some(section), Some(lease)) = (&site.profile.relay, site.link.lease()) else {
+            return Ok(());
+        };
+        if self.written == Some(lease) {
+            return Ok(());
+        }
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let Some(open) = start(section, &site.profile, self.endpoint).await? else {
+                    return Ok(());
+                };
+                let address = open.relay.address().to_string();
+                site.tell(&Note::Relay { address });
+                open
+            }
+        };
+        write_file(section, open.relay.address(), &open.password)?;
+        self.open = Some(open);
+        self.written = Some(lease);
+        Ok(())
+    }
+
+    /// Another process has the site: its jobs are led to that one.
+    pub fn close(&mut self) {
+        self.open = None;
+        self.written = None;
+    }
+}
+
 /// Starts the relay of a profile that wants one, and writes the file that leads jobs to it.
 pub(crate) async fn start_for(
     profile: &Profile,
     endpoint: Option<&Endpoint>,
-    notes: &(dyn Fn(&Note) + Send + Sync),
 ) -> Result<Option<Relay>, SiteError> {
-    let Some(section) = &profile.relay else {
+    let (Some(section), Some(endpoint)) = (&profile.relay, endpoint) else {
         return Ok(None);
     };
-    let target = endpoint.and_then(|endpoint| authority(&endpoint.base_url));
-    let Some(target) = target else {
+    let Some(open) = start(section, profile, endpoint).await? else {
         return Ok(None);
     };
-    let upstream = profile.coordinator.proxy.as_deref().and_then(authority);
+    write_file(section, open.relay.address(), &open.password)?;
+    Ok(Some(open.relay))
+}
+
+async fn start(
+    section: &RelaySection,
+    profile: &Profile,
+    endpoint: &Endpoint,
+) -> Result<Option<Open>, SiteError> {
+    let Some(target) = authority(&endpoint.base_url) else {
+        return Ok(None);
+    };
+    // As the site process itself gets there.
+    let upstream = Upstream::of(&proxy_of(profile), endpoint)?;
     let password = password()?;
     let relay = Relay::start(&section.listen, target, upstream, &password).await?;
-    write_file(section, relay.address(), &password)?;
-    let address = relay.address().to_string();
-    notes(&Note::Relay { address });
-    Ok(Some(relay))
+    Ok(Some(Open { relay, password }))
+}
+
+/// The proxy of the login node.
+pub(crate) fn proxy_of(profile: &Profile) -> Proxy {
+    match &profile.coordinator.proxy {
+        Some(url) => Proxy::Url(url.clone()),
+        None => Proxy::FromEnvironment,
+    }
 }
 
 fn write_file(
@@ -152,7 +227,7 @@ fn password() -> Result<String, SiteError> {
 struct Door {
     authorization: String,
     target: String,
-    upstream: Option<String>,
+    upstream: Option<Upstream>,
 }
 
 async fn serve(listener: TcpListener, door: Arc<Door>) {
@@ -236,9 +311,12 @@ impl Door {
         let Some(upstream) = &self.upstream else {
             return names::connect(&self.target).await;
         };
-        let mut stream = names::connect(upstream).await?;
+        let mut stream = names::connect(&upstream.authority).await?;
         let target = &self.target;
-        let ask = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
+        let login = upstream.authorization.as_ref();
+        let login = login.map(|login| format!("Proxy-Authorization: {login}\r\n"));
+        let login = login.unwrap_or_default();
+        let ask = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n");
         stream.write_all(ask.as_bytes()).await?;
         let head = read_head(&mut stream).await?;
         match head.split(' ').nth(1) {
@@ -358,14 +436,21 @@ mod tests {
     #[tokio::test]
     async fn relays_chain_where_the_login_node_has_a_proxy_too() {
         let target = echo_server().await.to_string();
-        // Stands for a site's proxy that asks for nothing.
+        // Stands for a site's proxy with a user of its own.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let upstream = listener.local_addr().unwrap().to_string();
+        let upstream = Upstream {
+            authority: listener.local_addr().unwrap().to_string(),
+            authorization: Some("Basic dXNlcjpwQHNz".to_owned()),
+        };
         let to = target.clone();
         tokio::spawn(async move {
             let (mut client, _) = listener.accept().await.unwrap();
             let head = read_head(&mut client).await.unwrap();
             assert!(head.starts_with(&format!("CONNECT {to} HTTP/1.1")));
+            assert!(
+                head.contains("Proxy-Authorization: Basic dXNlcjpwQHNz\r\n"),
+                "{head}"
+            );
             let mut server = TcpStream::connect(to).await.unwrap();
             client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
             let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;

@@ -19,6 +19,10 @@ const OUTPUT_BYTES_MAX: usize = 32 << 20;
 const SSH_FAILED: i32 = 255;
 /// What is left to the other side's `timeout` before we end our own.
 const SSH_SLACK: Duration = Duration::from_secs(15);
+/// `timeout` kills what does not end by itself after so long.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+/// What a remote command's exit code of 255 is told as: that one is `ssh`'s own.
+const REMOTE_255: i32 = 254;
 
 /// Variables that would change what commands do or say.
 const UNWANTED: &[&str] = &[
@@ -65,6 +69,8 @@ pub struct Invocation {
     pub input: Option<String>,
     /// How long it may take.
     pub limit: Duration,
+    /// It must not outlive its limit even if we are killed meanwhile.
+    pub surely_ends: bool,
 }
 
 /// What a command printed.
@@ -133,7 +139,15 @@ impl Invocation {
             arguments: arguments.into_iter().map(Into::into).collect(),
             input: None,
             limit,
+            surely_ends: false,
         }
+    }
+
+    /// The same; it ends within its limit whatever becomes of us.
+    #[must_use]
+    pub fn surely_ending(mut self) -> Self {
+        self.surely_ends = true;
+        self
     }
 
     /// The same, with input.
@@ -178,6 +192,16 @@ impl Runner {
         Self { via, zone, conf }
     }
 
+    /// How long a command that surely ends within `limit` may be at work, counted from when we began to run
+    /// it: a connection may hang until just before it is given up, and lead to a start then.
+    #[must_use]
+    pub fn longest(&self, limit: Duration) -> Duration {
+        match self.via {
+            Via::Here => limit + KILL_AFTER,
+            Via::Ssh(_) => limit + SSH_SLACK + limit + KILL_AFTER,
+        }
+    }
+
     /// Runs a command to its end.
     ///
     /// # Errors
@@ -216,10 +240,15 @@ impl Runner {
                 zone: self.zone.clone(),
             },
         };
-        self.checked(printed, program)
+        self.checked(printed, program, invocation.surely_ends)
     }
 
-    fn checked(&self, printed: Printed, program: String) -> Result<Printed, RunError> {
+    fn checked(
+        &self,
+        printed: Printed,
+        program: String,
+        under_timeout: bool,
+    ) -> Result<Printed, RunError> {
         // 127: a shell's word for a program that is not there; 124: `timeout` ended it.
         match (&self.via, printed.code) {
             (Via::Ssh(host), Some(SSH_FAILED)) if !printed.stderr.is_empty() => {
@@ -228,8 +257,9 @@ impl Runner {
                     text: String::from_utf8_lossy(&printed.stderr).trim().to_owned(),
                 })
             }
-            (Via::Ssh(_), Some(127)) => Err(RunError::Missing { program }),
-            (Via::Ssh(_), Some(124 | 137)) => Err(RunError::TimedOut {
+            (Via::Here, _) if !under_timeout => Ok(printed),
+            (_, Some(127)) => Err(RunError::Missing { program }),
+            (_, Some(124 | 137)) => Err(RunError::TimedOut {
                 program,
                 limit: printed.took,
             }),
@@ -240,7 +270,14 @@ impl Runner {
     fn command(&self, invocation: &Invocation) -> (Command, Duration) {
         let (mut command, limit) = match &self.via {
             Via::Here => {
-                let mut command = Command::new(&invocation.program);
+                let mut command = match invocation.surely_ends {
+                    true => Command::new("timeout"),
+                    false => Command::new(&invocation.program),
+                };
+                if invocation.surely_ends {
+                    command.args(timeout_words(invocation.limit));
+                    command.arg(&invocation.program);
+                }
                 command.args(&invocation.arguments);
                 clean(&mut command);
                 command.env("SLURM_TIME_FORMAT", "%s");
@@ -267,24 +304,32 @@ impl Runner {
     }
 }
 
-/// What the other side's shell is told: the same environment, and a limit that outlives our connection.
+/// The arguments of `timeout`.
+fn timeout_words(limit: Duration) -> [String; 3] {
+    let seconds = |time: Duration| time.as_secs().max(1).to_string();
+    ["-k".to_owned(), seconds(KILL_AFTER), seconds(limit)]
+}
+
+/// What the other side's shell is told, whichever it is: that a plain one sets up the same environment, and a
+/// limit that outlives our connection.
 fn remote_line(invocation: &Invocation, conf: Option<&str>) -> String {
-    let limit = invocation.limit.as_secs().max(1).to_string();
     let names = UNWANTED.join("\\|^");
     let keep = WANTED.join("\\|^");
     let unset = format!(
         "for v in $(env | sed 's/=.*//' | grep '^{names}' | grep -v '^{keep}$'); do unset \"$v\"; done"
     );
-    let words = ["timeout", "-k", "5", &limit, &invocation.program];
-    let words = words
-        .into_iter()
-        .chain(invocation.arguments.iter().map(String::as_str));
+    let limit = timeout_words(invocation.limit);
+    let words = std::iter::once("timeout").chain(limit.iter().map(String::as_str));
+    let words = words.chain([invocation.program.as_str()]);
+    let words = words.chain(invocation.arguments.iter().map(String::as_str));
     let conf = conf.map(|conf| format!(" SLURM_CONF={}", quote(conf)));
     let conf = conf.unwrap_or_default();
-    format!(
-        "{unset}; export SLURM_TIME_FORMAT=%s{conf}; exec {}",
+    let line = format!(
+        "{unset}; export SLURM_TIME_FORMAT=%s{conf}; {}; code=$?; \
+         [ $code -ne {SSH_FAILED} ] || code={REMOTE_255}; exit $code",
         join(words)
-    )
+    );
+    join(["exec", "sh", "-c", &line])
 }
 
 fn clean(command: &mut Command) {
@@ -439,9 +484,8 @@ mod tests {
     #[test]
     fn the_other_sides_shell_gets_the_same_words_and_no_variables_of_a_job() {
         let invocation = Invocation::new("printf", ["%s|", "it's", "$HOME", "a b"], LONG);
-        let line = format!("{}; ", remote_line(&invocation, None));
         let output = std::process::Command::new("sh")
-            .args(["-c", &line])
+            .args(["-c", &remote_line(&invocation, None)])
             .env("SBATCH_PARTITION", "wrong")
             .output()
             .unwrap();
@@ -465,5 +509,57 @@ mod tests {
             text.contains("SLURM_CONF=/c") && text.contains("SLURM_TIME_FORMAT=%s"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn an_exit_code_of_255_is_the_remote_commands_and_not_sshs() {
+        let invocation = sh("echo no such option >&2; exit 255", LONG);
+        let output = std::process::Command::new("sh")
+            .args(["-c", &remote_line(&invocation, None)])
+            .output()
+            .unwrap();
+        let code = output.status.code();
+        assert_eq!(code, Some(REMOTE_255));
+        let printed = Printed {
+            stdout: output.stdout,
+            stderr: output.stderr,
+            code,
+            took: Duration::ZERO,
+            now: Now {
+                at: UnixTime(0),
+                zone: Zone::UTC,
+            },
+        };
+        let runner = Runner::new(Via::Ssh("uan".into()), Zone::UTC, None);
+        let printed = runner.checked(printed, "sbatch".into(), true).unwrap();
+        assert_eq!(printed.both(), "no such option");
+    }
+
+    /// What we started goes on when we are killed at once, but not for longer than it may.
+    #[test]
+    fn a_command_that_must_end_is_under_timeout() {
+        let invocation = Invocation::new("sbatch", ["--parsable"], LONG).surely_ending();
+        let (command, limit) = here().command(&invocation);
+        let command = command.as_std();
+        assert_eq!(command.get_program(), "timeout");
+        let words: Vec<_> = command.get_args().collect();
+        assert_eq!(words, ["-k", "5", "60", "sbatch", "--parsable"]);
+        assert!(here().longest(LONG) >= limit + KILL_AFTER);
+        let far = Runner::new(Via::Ssh("uan".into()), Zone::UTC, None);
+        let (_, limit) = far.command(&invocation);
+        assert!(far.longest(LONG) >= limit + LONG + KILL_AFTER);
+    }
+
+    #[tokio::test]
+    async fn a_command_under_timeout_says_what_went_wrong_as_others_do() {
+        let slow = sh("sleep 600", Duration::from_secs(1)).surely_ending();
+        let error = here().run(&slow).await.unwrap_err();
+        assert!(matches!(error, RunError::TimedOut { .. }), "{error}");
+        let nothing = Invocation::new("hansa-no-such-program", ["x"], LONG).surely_ending();
+        let error = here().run(&nothing).await.unwrap_err();
+        assert!(matches!(error, RunError::Missing { .. }), "{error}");
+        let echo = Invocation::new("cat", [""; 0], LONG).reading("hello");
+        let printed = here().run(&echo.surely_ending()).await.unwrap();
+        assert_eq!(printed.text(), "hello");
     }
 }

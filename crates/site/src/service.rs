@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use hansa_queue::{IntentId, JobId, Line, Report, UnixS};
 use hansa_store::DataDir;
-use hansa_transfer::{Client, Endpoint, Proxy, Route};
+use hansa_transfer::{Client, Endpoint, Route};
 use tokio::sync::watch;
 
 use crate::collector::Collector;
@@ -30,7 +30,9 @@ use crate::follower::Follower;
 use crate::link::{Link, Synced, caller};
 use crate::memory::Memory;
 use crate::profile::Profile;
+use crate::relay::{Gate, proxy_of};
 use crate::spool::Spool;
+use crate::turn;
 
 /// Something a person may want to read. One line each.
 pub type Notes = Arc<dyn Fn(&Note) + Send + Sync>;
@@ -121,8 +123,8 @@ pub(crate) struct Site {
     pub user: String,
     /// Orders other than submissions that were carried out, with the number of the report that says so.
     pub done: HashMap<(&'static str, u64), u64>,
-    home: PathBuf,
-    greeted: bool,
+    /// Another process has the site: nothing is done any more.
+    lost: bool,
     // Held for the lock only.
     _lock: DataDir,
 }
@@ -132,29 +134,61 @@ pub(crate) struct Site {
 /// # Errors
 /// What no waiting can mend, and with `once` also a coordinator that is away.
 pub async fn run(options: Options, mut stop: watch::Receiver<bool>) -> Result<(), SiteError> {
-    let once = options.once;
-    let notes = options.notes.clone();
-    let endpoint = Some(&options.endpoint);
-    let relay = crate::relay::start_for(&options.profile, endpoint, &*notes).await?;
-    let mut site = Site::open(options)?;
+    let holder = format!("{} pid {} {}", host(), std::process::id(), nonce());
+    let mut gate = Gate::new(&options.endpoint);
+    let mut patient = false;
+    loop {
+        let mut link = options.link(&holder, !patient)?;
+        if !turn::gain(&mut link, patient, options.once, &options.notes, &mut stop).await? {
+            return Ok(());
+        }
+        let lock = turn::lock(&mut link, &options.home, &mut stop).await?;
+        if let Some(lock) = lock {
+            let site = Site::open(&options, link, lock)?;
+            if let End::Over = serve(site, &mut gate, options.once, &mut stop).await? {
+                return Ok(());
+            }
+        }
+        // Whoever has the site now may use this home.
+        gate.close();
+        patient = true;
+    }
+}
+
+/// How a turn ended.
+enum End {
+    /// There is nothing more to do, or so we were told.
+    Over,
+    /// Another process has the site.
+    Lost,
+}
+
+async fn serve(
+    mut site: Site,
+    gate: &mut Gate<'_>,
+    once: bool,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<End, SiteError> {
     let mut collector = Collector::new(&site.profile);
     let mut follower = Follower::new(&site.profile);
-    let ended = loop {
+    loop {
         if *stop.borrow() {
-            break Ok(());
+            break;
         }
-        match site.turn(&mut collector, &mut follower).await {
-            Ok(()) => {}
-            Err(error) => break Err(error),
+        site.breathe().await?;
+        gate.open(&site).await?;
+        site.turn(&mut collector, &mut follower).await?;
+        if site.lost {
+            return Ok(End::Lost);
         }
         if site.is_over() {
             site.tell(&Note::Ended);
-            break Ok(());
+            break;
         }
         let quiet = site.spool.is_empty() && collector.is_through() && !site.has_open_orders();
         match (once, site.link.holds_lease()) {
-            (true, false) => break Err(SiteError::Away),
-            (true, true) if quiet => break Ok(()),
+            (true, false) => return Err(SiteError::Away),
+            (true, true) if quiet => break,
             _ => {}
         }
         let pause = site.pause(&collector, &follower);
@@ -162,52 +196,54 @@ pub async fn run(options: Options, mut stop: watch::Receiver<bool>) -> Result<()
             () = tokio::time::sleep(pause) => {}
             _ = stop.changed() => {}
         }
-    };
-    if ended.is_ok() {
-        site.leave().await?;
     }
-    drop(relay);
-    ended
+    site.leave().await?;
+    Ok(End::Over)
 }
 
-impl Site {
-    fn open(options: Options) -> Result<Self, SiteError> {
-        let lock = DataDir::lock(&options.home)?;
-        let profile = options.profile;
-        let nonce = nonce();
-        let spool = Spool::open(&options.home, &format!("spool-{nonce}"))?;
-        let memory = Memory::open(&options.home)?;
+impl Options {
+    /// A way to the coordinator, for one turn.
+    fn link(&self, holder: &str, may_take_over: bool) -> Result<Link, SiteError> {
+        let profile = &self.profile;
         let route = Route {
-            proxy: match &profile.coordinator.proxy {
-                Some(url) => Proxy::Url(url.clone()),
-                None => Proxy::FromEnvironment,
-            },
+            proxy: proxy_of(profile),
             ..Route::default()
         };
-        let client = Client::over(&route, &options.endpoint, &caller())?;
-        let holder = format!("{} pid {} {nonce}", host(), std::process::id());
+        let client = Client::over(&route, &self.endpoint, &caller())?;
         let Ok(name) = profile.site() else {
             // A parsed profile has a name.
             return Err(SiteError::Broken {
-                path: options.home,
+                path: self.home.clone(),
                 why: "the profile has no site's name".into(),
             });
         };
-        let told = site_profile(&profile);
-        let link = Link::new(client, name, &holder, told, options.take_over);
-        Ok(Self {
-            slurm: Slurm::new(&profile),
-            profile,
+        let (told, take_over) = (site_profile(profile), self.take_over && may_take_over);
+        Ok(Link::new(client, name, holder, told, take_over))
+    }
+}
+
+impl Site {
+    /// Opens a home for a turn that has begun.
+    fn open(options: &Options, link: Link, lock: DataDir) -> Result<Self, SiteError> {
+        let spool = Spool::open(&options.home, &format!("spool-{}", nonce()))?;
+        let mut memory = Memory::open(&options.home)?;
+        let run = link.news().map(|news| news.run_id.clone());
+        let run = run.unwrap_or_default();
+        memory.belong_to(&run, &options.home)?;
+        let site = Self {
+            slurm: Slurm::new(&options.profile),
+            profile: options.profile.clone(),
             spool,
             memory,
             link,
-            notes: options.notes,
+            notes: options.notes.clone(),
             user: String::new(),
             done: HashMap::new(),
-            home: options.home,
-            greeted: false,
+            lost: false,
             _lock: lock,
-        })
+        };
+        site.tell(&Note::Started { run });
+        Ok(site)
     }
 
     /// Once around.
@@ -216,8 +252,7 @@ impl Site {
         collector: &mut Collector,
         follower: &mut Follower,
     ) -> Result<(), SiteError> {
-        self.breathe().await?;
-        if !self.greeted {
+        if self.lost {
             return Ok(());
         }
         if self.slurm.known_config().is_none() {
@@ -241,11 +276,7 @@ impl Site {
 
     /// Calls the coordinator, if that is due.
     pub async fn breathe(&mut self) -> Result<(), SiteError> {
-        if self
-            .link
-            .due_in(!self.spool.is_empty() && self.greeted)
-            .is_zero()
-        {
+        if self.link.due_in(!self.spool.is_empty()).is_zero() {
             self.sync(false).await?;
         }
         Ok(())
@@ -253,7 +284,10 @@ impl Site {
 
     /// Calls the coordinator now. True if orders are fresh.
     pub async fn sync(&mut self, leave: bool) -> Result<bool, SiteError> {
-        match self.link.sync(&mut self.spool, leave).await? {
+        if self.lost {
+            return Ok(false);
+        }
+        match self.link.sync(Some(&mut self.spool), leave).await? {
             Synced::Answered => {}
             Synced::Away(why) => {
                 if let Some(why) = why {
@@ -262,19 +296,16 @@ impl Site {
                 return Ok(false);
             }
             Synced::Busy(message) => {
-                if self.greeted {
-                    self.tell(&Note::Busy(message));
-                    return Ok(false);
-                }
-                return Err(SiteError::Busy { message });
+                self.tell(&Note::Busy(message));
+                self.lost = true;
+                return Ok(false);
             }
         }
-        if let (false, Some(news)) = (self.greeted, self.link.news()) {
-            let run = news.run_id.clone();
-            self.memory.belong_to(&run, &self.home)?;
-            self.greeted = true;
-            self.tell(&Note::Started { run });
+        if self.link.take_forgetful() {
+            self.memory.forget_told();
         }
+        let jobs = self.link.take_jobs();
+        self.memory.follow(&jobs, self.slurm.now())?;
         Ok(true)
     }
 
@@ -288,7 +319,7 @@ impl Site {
     async fn leave(&mut self) -> Result<(), SiteError> {
         if self.link.holds_lease() {
             // Whoever comes next need not wait for the lease to lapse; if this fails, it waits.
-            let _ = self.link.sync(&mut self.spool, true).await;
+            let _ = self.link.sync(Some(&mut self.spool), true).await;
         }
         Ok(())
     }
@@ -347,7 +378,7 @@ impl Site {
     }
 
     fn pause(&self, collector: &Collector, follower: &Follower) -> Duration {
-        let told = self.link.due_in(!self.spool.is_empty() && self.greeted);
+        let told = self.link.due_in(!self.spool.is_empty());
         let own = collector.due_in().min(follower.due_in());
         // What waits for Slurm's pace, or to settle, is looked at again soon.
         let orders = match self.has_open_orders() {

@@ -69,6 +69,7 @@ impl Desk {
                 windows_left: 1,
                 now: UnixS(1_800_000_000),
             },
+            jobs: None,
         }
     }
 

@@ -38,10 +38,10 @@ impl DataDir {
             }
         }
         // For people only; the lock itself is the kernel's.
-        let pid = format!("{}\n", std::process::id());
+        let holder = format!("{} {}\n", std::process::id(), host());
         let written = lock
             .set_len(0)
-            .and_then(|()| lock.write_all(pid.as_bytes()));
+            .and_then(|()| lock.write_all(holder.as_bytes()));
         written.map_err(StoreError::io("write", &lock_path))?;
         Ok(Self {
             path: path.to_owned(),
@@ -69,13 +69,21 @@ impl DataDir {
     }
 }
 
+/// " (process N on HOST)": the directory may be on storage that other machines see. Nothing if unknown.
 fn read_holder(lock: &mut File) -> String {
     let mut text = String::new();
-    let read = lock.take(32).read_to_string(&mut text);
-    match (read, text.trim().parse::<u32>()) {
-        (Ok(_), Ok(pid)) => format!(" (process {pid})"),
+    let read = lock.take(300).read_to_string(&mut text);
+    let mut words = text.split_whitespace();
+    let pid = words.next().and_then(|word| word.parse::<u32>().ok());
+    match (read, pid, words.next()) {
+        (Ok(_), Some(pid), Some(host)) => format!(" (process {pid} on {host})"),
+        (Ok(_), Some(pid), None) => format!(" (process {pid})"),
         _ => String::new(),
     }
+}
+
+fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -89,7 +97,7 @@ mod tests {
         let first = DataDir::lock(&dir.path().join("new/run")).unwrap();
         let error = DataDir::lock(first.path()).unwrap_err();
         assert!(matches!(error, StoreError::AlreadyOpen { .. }));
-        let process = format!("(process {})", std::process::id());
+        let process = format!("(process {} on ", std::process::id());
         assert!(error.to_string().contains(&process), "{error}");
         let path = first.path().to_owned();
         assert!(DataDir::is_locked(&path));

@@ -88,6 +88,11 @@ impl ProxyFile {
         Ok(file)
     }
 
+    /// The same as text; empty if there is none.
+    pub(crate) fn url_with_login(&self) -> String {
+        self.login().map(String::from).unwrap_or_default()
+    }
+
     /// The URL with user and password in it.
     fn login(&self) -> Option<Url> {
         let mut url = Url::parse(&self.url).ok()?;
@@ -285,7 +290,7 @@ impl Client {
 }
 
 /// Whether `NO_PROXY` excepts everything; the library takes its `*` for names only, not for addresses.
-fn all_are_excepted() -> bool {
+pub(crate) fn all_are_excepted() -> bool {
     let said = ["NO_PROXY", "no_proxy"].map(std::env::var);
     said.iter().flatten().any(|value| value.trim() == "*")
 }
@@ -374,7 +379,7 @@ async fn read_body(
 }
 
 /// Whether the address is this machine; refuses what would show the token to others.
-fn check_endpoint(endpoint: &Endpoint) -> Result<bool, TransferError> {
+pub(crate) fn check_endpoint(endpoint: &Endpoint) -> Result<bool, TransferError> {
     let text = endpoint.base_url.clone();
     let bad = |why: &str| TransferError::BadUrl {
         url: text.clone(),

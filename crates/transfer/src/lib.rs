@@ -40,6 +40,7 @@ mod retry;
 pub mod serve;
 pub mod tls;
 mod upload;
+mod upstream;
 
 pub use bucket::Bandwidth;
 pub use client::{Client, HttpVersion, Proxy, ProxyFile, Route};
@@ -51,3 +52,4 @@ pub use options::{Progress, TransferOptions};
 pub use pinning::WrongFingerprint;
 pub use retry::with_retries;
 pub use upload::{HeldBytes, MissingChunks, Uploaded, upload};
+pub use upstream::Upstream;

@@ -18,7 +18,7 @@ pub(super) async fn job(findings: &mut Findings, slurm: &Slurm, options: &CheckO
     let what = "compute node";
     let endpoint = options.endpoint.as_ref().ok();
     let own = with_own_relay(&options.profile);
-    let (profile, relay) = match crate::relay::start_for(&own, endpoint, &|_| {}).await {
+    let (profile, relay) = match crate::relay::start_for(&own, endpoint).await {
         Ok(relay) => (&own, relay),
         // A port of its own: the relay that runs there is the one to ask through.
         Err(_) if relay_runs(&options.profile) => (&options.profile, None),

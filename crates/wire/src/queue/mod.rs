@@ -17,9 +17,9 @@ pub mod view;
 
 use hansa_base::{ReplicaName, SiteName};
 use hansa_queue::{
-    Begin, Budget, Chain, GpuS, IntentId, JobId, LeaseNo, Line, Order, REPORTS_MAX, Raw, Retry,
-    RunNews, Shape, ShapeName, SiteProfile, Stamped, Stated, StatedShape, Submission, SyncReply,
-    SyncRequest, UnixS,
+    Begin, Budget, Chain, GpuS, IntentId, JobId, LeaseNo, Line, LiveJob, Order, REPORTS_MAX, Raw,
+    Retry, RunNews, Shape, ShapeName, SiteProfile, Stamped, Stated, StatedShape, Submission,
+    SyncReply, SyncRequest, UnixS,
 };
 
 use crate::mirror::{mirror_enum, mirror_struct};
@@ -195,6 +195,12 @@ mirror_struct!(
         accepted_through: u64,
         orders: Vec<Order>,
         news: RunNews,
+    } later { jobs: Vec<LiveJob> }
+);
+mirror_struct!(
+    LiveJobJson = LiveJob {
+        intent: IntentId,
+        job: JobId,
     }
 );
 mirror_struct!(

@@ -209,14 +209,23 @@ pub fn sync_replies() -> Vec<SyncReply> {
         windows_left: 4096,
         now: UnixS(1_764_000_300),
     };
-    vec![SyncReply {
+    let mut replies = vec![SyncReply {
         lease: LeaseNo(4),
         lease_ttl_ms: 180_000,
         next_sync_ms: 20_000,
         accepted_through: 17,
         orders: orders(),
+        news: news.clone(),
+        jobs: None,
+    }];
+    let (intent, job) = job(8);
+    replies.push(SyncReply {
+        orders: Vec::new(),
         news,
-    }]
+        jobs: Some(vec![LiveJob { intent, job }]),
+        ..replies[0].clone()
+    });
+    replies
 }
 
 fn orders() -> Vec<Order> {
