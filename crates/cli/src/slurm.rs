@@ -21,7 +21,7 @@ pub struct ParseArguments {
     /// What printed it: test-only, sacct, squeue, submit, partition, reservation or config.
     kind: Kind,
     /// When the command ran and in which zone, such as
-    /// 2026-11-29T15:25:44+02:00[Europe/Helsinki] [default: now, in the zone that $TZ names].
+    /// 2026-11-29T15:25:44+02:00[Europe/Helsinki] [default: now, in this machine's zone].
     #[arg(long)]
     now: Option<Now>,
     /// The argument of --format, for output without a header line.
@@ -49,12 +49,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
 fn now_here() -> anyhow::Result<Now> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let seconds = since.context("read the clock")?.as_secs();
-    let zone = std::env::var("TZ")
-        .ok()
-        .and_then(|name| name.parse::<Zone>().ok());
+    let zone = Zone::here()?;
     let at = UnixTime(i64::try_from(seconds).context("read the clock")?);
-    Ok(Now {
-        at,
-        zone: zone.unwrap_or(Zone::UTC),
-    })
+    Ok(Now { at, zone })
 }

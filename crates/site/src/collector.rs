@@ -7,16 +7,21 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use hansa_queue::{BudgetReport, Line, ProbeReport, Report};
+use hansa_base::RetryPolicy;
+use hansa_queue::{BudgetReport, Line, ProbeReport, Report, ReservationReport};
+use hansa_slurm::parse::{Reservations, SacctRow};
 
-use crate::commands::{SlurmError, first_number};
+use crate::commands::SlurmError;
 use crate::convert;
 use crate::error::SiteError;
+use crate::number::hours_left;
 use crate::profile::Profile;
-use crate::service::Site;
+use crate::service::{Site, unix_now};
 
 /// Between two probes, however often they are wanted.
 const SPACING: Duration = Duration::from_secs(1);
+/// What is not answered is asked again later and later, up to its interval.
+const FAILED_FIRST: Duration = Duration::from_secs(10);
 
 /// One thing to ask, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,13 +38,32 @@ struct Due {
     every: Duration,
     next: Instant,
     asked: bool,
+    failures: u32,
+}
+
+impl Due {
+    /// How long to wait after an answer, or after none while the controller is to be left alone for `pause`.
+    fn wait(&mut self, answered: bool, pause: Duration) -> Duration {
+        if answered {
+            self.failures = 0;
+            return self.every;
+        }
+        let policy = RetryPolicy {
+            first: FAILED_FIRST,
+            longest: self.every.max(FAILED_FIRST),
+            retries_max: None,
+        };
+        let again = policy.delay(self.failures, u64::MAX);
+        self.failures = self.failures.saturating_add(1);
+        again.unwrap_or(self.every).max(pause).min(self.every)
+    }
 }
 
 /// What is asked when.
 pub struct Collector {
     due: Vec<Due>,
     partitions: BTreeMap<String, String>,
-    reservations: BTreeMap<String, String>,
+    retold: u64,
     last: Option<Instant>,
 }
 
@@ -57,6 +81,7 @@ impl Collector {
                 every,
                 next: now,
                 asked: false,
+                failures: 0,
             });
         };
         // A probe says nothing of a partition that is down.
@@ -74,7 +99,7 @@ impl Collector {
         Self {
             due,
             partitions: BTreeMap::new(),
-            reservations: BTreeMap::new(),
+            retold: 0,
             last: None,
         }
     }
@@ -119,6 +144,9 @@ impl Collector {
     }
 
     async fn ask(&mut self, site: &mut Site, index: usize) -> Result<(), SiteError> {
+        if std::mem::replace(&mut self.retold, site.retold) != site.retold {
+            self.partitions.clear();
+        }
         let question = self.due[index].question.clone();
         let answered = match &question {
             Question::Probe(shape) => match site.probe(shape).await {
@@ -127,26 +155,21 @@ impl Collector {
             },
             Question::Partitions => self.partitions(site).await?,
             Question::Usage(partition) => site.usage(partition).await?,
-            Question::Reservations => self.reservations(site).await?,
+            Question::Reservations => site.reservations().await?,
             Question::Budget => site.budget().await?,
         };
         let now = Instant::now();
         self.last = Some(now);
         let due = &mut self.due[index];
         due.asked = true;
-        // What was not answered is asked again when the controller's pace allows it.
-        due.next = now
-            + if answered {
-                due.every
-            } else {
-                due.every.min(site.slurm.wait().max(SPACING * 10))
-            };
+        due.next = now + due.wait(answered, site.slurm.wait());
         Ok(())
     }
 
     /// Partitions that our shapes need, when they changed.
     async fn partitions(&mut self, site: &mut Site) -> Result<bool, SiteError> {
-        let Ok((found, raw)) = site.slurm.partitions().await else {
+        let answer = site.slurm.partitions().await;
+        let Some((found, raw)) = site.answer("partitions", answer)? else {
             return Ok(false);
         };
         let wanted: Vec<String> = site
@@ -164,23 +187,6 @@ impl Collector {
             if self.partitions.get(&partition.name) != Some(&digest) {
                 self.partitions.insert(partition.name.clone(), digest);
                 site.report(Report::Partition(report))?;
-            }
-        }
-        Ok(true)
-    }
-
-    async fn reservations(&mut self, site: &mut Site) -> Result<bool, SiteError> {
-        let Ok((found, raw)) = site.slurm.reservations().await else {
-            return Ok(false);
-        };
-        for reservation in &found.reservations {
-            let Some(report) = convert::reservation(reservation, &raw) else {
-                continue;
-            };
-            let digest = format!("{:?} {:?} {}", report.start, report.end, report.nodes);
-            if self.reservations.get(&reservation.name) != Some(&digest) {
-                self.reservations.insert(reservation.name.clone(), digest);
-                site.report(Report::Reservation(report))?;
             }
         }
         Ok(true)
@@ -212,6 +218,47 @@ impl Site {
         }
     }
 
+    /// Reservations when they changed, or are no more.
+    async fn reservations(&mut self) -> Result<bool, SiteError> {
+        let answer = self.slurm.reservations().await;
+        let Some((found, raw)) = self.answer("reservations", answer)? else {
+            return Ok(false);
+        };
+        self.tell_reservations(&found, &raw)?;
+        Ok(true)
+    }
+
+    fn tell_reservations(&mut self, found: &Reservations, raw: &str) -> Result<(), SiteError> {
+        let mut changed = BTreeMap::new();
+        for reservation in &found.reservations {
+            let Some(report) = convert::reservation(reservation, raw) else {
+                continue;
+            };
+            let digest = format!(
+                "{:?} {:?} {} {}",
+                report.start, report.end, report.nodes, report.maintenance
+            );
+            if self.memory.reservations().get(&reservation.name) != Some(&digest) {
+                changed.insert(reservation.name.clone(), digest);
+                self.report(Report::Reservation(report))?;
+            }
+        }
+        let listed = |name: &String| found.reservations.iter().any(|r| r.name == *name);
+        let known = self.memory.reservations().keys();
+        let gone: Vec<String> = known.filter(|name| !listed(name)).cloned().collect();
+        for name in &gone {
+            self.report(Report::Reservation(over(name)))?;
+        }
+        if changed.is_empty() && gone.is_empty() {
+            return Ok(());
+        }
+        // Told first: what is told twice does no harm.
+        self.memory.reserve(|known| {
+            known.retain(|name, _| !gone.contains(name));
+            known.extend(changed);
+        })
+    }
+
     /// Everybody's jobs where they are shown, else ours, which is said.
     async fn usage(&mut self, partition: &str) -> Result<bool, SiteError> {
         if !self.slurm.has_accounting() {
@@ -227,9 +274,12 @@ impl Site {
             own_only = true;
             rows = self.slurm.usage(partition, hours, false).await;
         }
-        let Ok(rows) = rows else {
+        let Some(rows) = self.answer("usage", rows)? else {
             return Ok(false);
         };
+        // What hides others may be the accounting's own configuration.
+        let is_ours = |row: &SacctRow| row.user.value() == Some(&self.user);
+        let own_only = own_only || (!rows.is_empty() && rows.iter().all(is_ours));
         let report = convert::usage(partition, hours * 3600, &rows, own_only);
         self.report(Report::Usage(report))?;
         Ok(true)
@@ -239,23 +289,14 @@ impl Site {
         let Some(command) = self.profile.budget.command.clone() else {
             return Ok(true);
         };
-        let printed = self.slurm.shell(&command).await;
-        let hours = match &printed {
-            Ok(printed) if printed.succeeded() => first_number(&printed.text()),
-            _ => None,
+        let hours = match hours_left(self.slurm.shell(&command).await) {
+            Ok(hours) => hours,
+            Err(text) => {
+                self.fails("budget", &text)?;
+                return Ok(false);
+            }
         };
-        let Some(hours) = hours else {
-            let text = match printed {
-                Ok(printed) => printed.both(),
-                Err(error) => error.to_string(),
-            };
-            let (what, text) = (
-                Line::new("budget"),
-                Line::new(&format!("no number: {text}")),
-            );
-            self.report(Report::Trouble { what, text })?;
-            return Ok(false);
-        };
+        self.works("budget")?;
         let report = BudgetReport {
             gpu_s_left: Some(convert::gpu_seconds(hours)),
             ends_at: convert::ends_at(&self.profile),
@@ -263,5 +304,86 @@ impl Site {
         };
         self.report(Report::Budget(report))?;
         Ok(true)
+    }
+}
+
+/// A reservation that is not listed any more: it ends where it begins.
+fn over(name: &str) -> ReservationReport {
+    let now = unix_now();
+    ReservationReport {
+        name: Line::new(name),
+        start: now,
+        end: now,
+        nodes: Line::new(""),
+        maintenance: false,
+        raw: "not listed any more".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use hansa_slurm::parse::{Now, UnixTime, Zone};
+
+    use super::*;
+    use crate::service::testing;
+
+    #[test]
+    fn a_reservation_is_told_when_it_changes_and_when_it_is_no_more_whoever_was_told_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = testing::site(folder.path(), "1a2b");
+        let now = Now {
+            at: UnixTime(1_800_000_000),
+            zone: Zone::UTC,
+        };
+        let listed = |flags: &str| {
+            format!(
+                "ReservationName=maint StartTime=2027-02-01T08:00:00 EndTime=2027-02-01T20:00:00 \
+                 Duration=12:00:00 Nodes=gn[1-3] NodeCnt=3 Flags={flags} State=INACTIVE\n"
+            )
+        };
+        let look = |site: &mut Site, text: &str| -> usize {
+            let before = site.spool.batch().unwrap().len();
+            let found = Reservations::parse(text.as_bytes(), &now);
+            site.tell_reservations(&found, text).unwrap();
+            site.spool.batch().unwrap().len() - before
+        };
+        assert_eq!(look(&mut site, &listed("SPEC_NODES")), 1);
+        assert_eq!(look(&mut site, &listed("SPEC_NODES")), 0);
+        assert_eq!(
+            look(&mut site, &listed("MAINT,SPEC_NODES")),
+            1,
+            "now nobody may"
+        );
+        // Cancelled while no process watched: the next one knows what its predecessor told.
+        drop(site);
+        let mut site = testing::site(folder.path(), "1a2b");
+        assert_eq!(look(&mut site, "No reservations in the system\n"), 1);
+        let batch = site.spool.batch().unwrap();
+        let Report::Reservation(last) = &batch.last().unwrap().report else {
+            panic!("{batch:?}");
+        };
+        assert_eq!((last.name.as_str(), last.start), ("maint", last.end));
+        assert!(!last.maintenance);
+        assert_eq!(look(&mut site, ""), 0);
+    }
+
+    #[test]
+    fn what_is_not_answered_is_asked_later_and_later_but_as_often_as_what_is() {
+        let every = Duration::from_secs(600);
+        let mut due = Due {
+            question: Question::Budget,
+            every,
+            next: Instant::now(),
+            asked: false,
+            failures: 0,
+        };
+        let waits: Vec<Duration> = (0..12).map(|_| due.wait(false, Duration::ZERO)).collect();
+        assert!(waits[0] <= FAILED_FIRST, "{waits:?}");
+        assert!(waits.is_sorted() && waits[11] > every / 2, "{waits:?}");
+        assert!(waits.iter().all(|wait| *wait <= every));
+        assert_eq!(due.wait(true, Duration::ZERO), every);
+        let pause = Duration::from_secs(60);
+        assert_eq!(due.wait(false, pause), pause);
     }
 }

@@ -24,6 +24,9 @@ pub const ACT_WITHIN: Duration = Duration::from_secs(10);
 /// Slurm's default, in seconds.
 const MESSAGE_TIMEOUT_S: u64 = 10;
 
+/// No job of ours waits for a time that is farther.
+const FUTURE_DAYS: u32 = 30;
+
 const QUEUE_FORMAT: &str = "%i|%T|%r|%S|%e|%V|%l|%P|%N|%j|%k";
 const QUEUE_FIELDS: &str = "%i,%T,%r,%S,%e,%V,%l,%P,%N,%j,%k";
 const ACCOUNTING_FIELDS: &str = "JobID,JobName,State,ExitCode,Submit,Start,End,ElapsedRaw,\
@@ -102,6 +105,8 @@ pub struct Slurm {
     began: Instant,
     limit: Duration,
     config: Option<Config>,
+    /// Accounting refuses questions about jobs to come.
+    past_only: bool,
     turns: Vec<Turn>,
 }
 
@@ -111,13 +116,20 @@ impl Slurm {
     pub fn new(profile: &Profile) -> Self {
         let via = profile.slurm.ssh.clone().map_or(Via::Here, Via::Ssh);
         let zone = profile.slurm.time_zone.as_deref();
-        let zone = zone.and_then(|zone| zone.parse().ok()).unwrap_or(Zone::UTC);
+        let zone = zone.and_then(|zone| zone.parse().ok());
+        // Commands are told to print seconds since 1970: this is for what does not heed that.
+        let here = || match via {
+            Via::Here => Zone::here().ok(),
+            Via::Ssh(_) => None,
+        };
+        let zone = zone.or_else(here).unwrap_or(Zone::UTC);
         Self {
             runner: Runner::new(via, zone, profile.slurm.conf.clone()),
             pace: Pace::default(),
             began: Instant::now(),
             limit: LIMIT_AT_FIRST,
             config: None,
+            past_only: false,
             turns: Vec::new(),
         }
     }
@@ -287,17 +299,26 @@ impl Slurm {
         Ok(Squeue::parse(&printed.stdout, fields.as_ref(), &printed.now).rows)
     }
 
-    /// Our jobs of the last days in the accounting, every life of a requeued one.
+    /// Our jobs of the last hours in the accounting, every life of a requeued one.
     ///
     /// # Errors
     /// If it does not answer.
-    pub async fn accounting(&mut self, days: u32) -> Result<Vec<SacctRow>, SlurmError> {
-        let since = format!("now-{days}days");
+    pub async fn accounting(&mut self, hours: u64) -> Result<Vec<SacctRow>, SlurmError> {
+        let since = format!("now-{hours}hours");
         let format = format!("--format={ACCOUNTING_FIELDS}");
         // Jobs that wait for their time, or were cancelled while they did, count as of the future.
-        let until = format!("now+{days}days");
-        let arguments = ["-X", "-D", "-P", "-n", "-S", &since, "-E", &until, &format];
-        self.sacct(&arguments).await
+        let until = format!("now+{FUTURE_DAYS}days");
+        let arguments = |until| ["-X", "-D", "-P", "-n", "-S", &since, "-E", until, &format];
+        if !self.past_only {
+            match self.sacct(&arguments(&until)).await {
+                Err(error) if !error.is_of_controller() => {}
+                answer => return answer,
+            }
+        }
+        // Some sites refuse long windows.
+        let answer = self.sacct(&arguments("now")).await;
+        self.past_only = answer.is_ok();
+        answer
     }
 
     /// These jobs in the accounting, every life of a requeued one; at most a few hundred.
@@ -465,24 +486,4 @@ fn complaint(printed: &Printed) -> Option<(RefusalKind, String)> {
         SubmittedReply::Accepted { .. } => None,
     };
     refusal.map(|refusal| (refusal.kind, refusal.text))
-}
-
-/// The first number of a text, such as what a budget command prints.
-#[must_use]
-pub fn first_number(text: &str) -> Option<f64> {
-    let parts = text.split(|c: char| !c.is_ascii_digit() && c != '.');
-    let mut numbers = parts.filter_map(|part| part.trim_matches('.').parse::<f64>().ok());
-    numbers.find(|number| number.is_finite())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_commands_first_number_counts() {
-        assert_eq!(first_number("left: 1234.5 GPU-hours of 2000"), Some(1234.5));
-        assert_eq!(first_number("12."), Some(12.0));
-        assert_eq!(first_number("none"), None);
-    }
 }

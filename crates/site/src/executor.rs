@@ -26,10 +26,11 @@ use hansa_slurm::parse::{Submitted, SubmittedReply};
 use crate::commands::{ACT_WITHIN, SlurmError, Which};
 use crate::convert;
 use crate::error::SiteError;
-use crate::follower::{Follower, Search};
+use crate::follower::Follower;
 use crate::memory::Doubt;
 use crate::runner::Printed;
 use crate::script::{JobRequest, JobScript, StartRule, render};
+use crate::search::Search;
 use crate::service::{Note, Site, unix_now};
 
 /// What the coordinator keeps of a job's output.
@@ -129,18 +130,8 @@ impl Site {
         if !self.may_attempt(intent, &script.name, order).await? {
             return Ok(());
         }
-        let doubt = self
-            .memory
-            .get(intent)
-            .and_then(|trace| trace.doubt.clone());
-        if let Some(doubt) = doubt {
-            // It was not taken after all. What follows from what was said is not decided here.
-            let refusal = Refusal {
-                kind: RefusalKind::from_word(&doubt.kind),
-                lasting: false,
-                text: Line::new(&doubt.text),
-            };
-            return self.refuse(intent, refusal, &doubt.text, order);
+        if self.tell_doubt(intent, order)? {
+            return Ok(());
         }
         if wanted.begin == Begin::Now
             && let Some(probe) = self.probe(wanted.shape.as_str()).await
@@ -166,8 +157,10 @@ impl Site {
             intent: IntentId(intent),
         })?;
         if !self.link.was_confirmed_within(ACT_WITHIN) {
-            return Ok(());
+            let why = "too long from the coordinator's word to sbatch: is the home's disk or the link so slow?";
+            return self.fails("submission", why);
         }
+        self.works("submission")?;
         let reply = self.slurm.submit(&script.text).await;
         self.note_turns()?;
         self.replied(intent, reply, order)
@@ -210,6 +203,22 @@ impl Site {
         }
     }
 
+    /// There is no job after all: what was said of it goes to the coordinator, and what follows is decided
+    /// there. False if nothing was said.
+    fn tell_doubt(&mut self, intent: u64, order: &Order) -> Result<bool, SiteError> {
+        let trace = self.memory.get(intent);
+        let Some(doubt) = trace.and_then(|trace| trace.doubt.clone()) else {
+            return Ok(false);
+        };
+        let refusal = Refusal {
+            kind: RefusalKind::from_word(&doubt.kind),
+            lasting: false,
+            text: Line::new(&doubt.text),
+        };
+        self.refuse(intent, refusal, &doubt.text, order)?;
+        Ok(true)
+    }
+
     fn doubt(&mut self, intent: u64, kind: RefusalKind, text: &str) -> Result<(), SiteError> {
         let now = self.slurm.now();
         let (kind, text) = (kind.word().to_owned(), text.to_owned());
@@ -234,7 +243,12 @@ impl Site {
             return Ok(false);
         }
         trace.searched_at = Some(now);
-        let search = self.search(intent, name).await?;
+        // The profile may have changed since the attempt, and with it how jobs are named.
+        let name = match trace.attempted_at {
+            Some(_) => trace.name.clone(),
+            None => name.to_owned(),
+        };
+        let search = self.search(intent, &name).await?;
         let found = match search {
             Search::Found(job) => job,
             Search::Unknown => return Ok(false),
@@ -359,10 +373,10 @@ impl Site {
         // A number is not enough: it may be another job's by now.
         let ours = match self.memory.get(intent.0) {
             Some(trace) if trace.job.as_deref() == Some(job.as_str()) => !trace.over,
-            _ => match self.search(intent.0, "").await? {
-                Search::Found(found) => found == job.as_str(),
-                Search::Nothing => false,
-                Search::Unknown => return Ok(()),
+            // The intent may have another one, which is wanted.
+            _ => match self.is_in_queue(intent.0, job.as_str()).await? {
+                Some(ours) => ours,
+                None => return Ok(()),
             },
         };
         if ours && self.slurm.cancel(job.as_str(), which).await.is_err() {
@@ -437,4 +451,86 @@ fn key_of(order: &Order) -> (&'static str, u64) {
 fn hash_of(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use hansa_slurm::parse::{Now, UnixTime, Zone};
+
+    use super::*;
+    use crate::service::testing;
+
+    fn said(stderr: &str) -> Result<(Submitted, Printed), SlurmError> {
+        let printed = Printed {
+            stdout: Vec::new(),
+            stderr: stderr.as_bytes().to_vec(),
+            code: Some(1),
+            took: Duration::ZERO,
+            now: Now {
+                at: UnixTime(1_800_000_000),
+                zone: Zone::UTC,
+            },
+        };
+        Ok((Submitted::parse(b"", stderr.as_bytes()), printed))
+    }
+
+    fn order(intent: u64) -> Order {
+        Order::Withdraw {
+            intent: IntentId(intent),
+            why: "".into(),
+        }
+    }
+
+    /// What the coordinator is told of intents: the refusal's kind, its text, and whether it lasts.
+    fn refusals(site: &Site) -> Vec<(u64, String, String, bool)> {
+        let batch = site.spool.batch().unwrap();
+        let refusals = batch.iter().filter_map(|stamped| match &stamped.report {
+            Report::NotSubmitted {
+                intent, refusal, ..
+            } => {
+                let (kind, text) = (refusal.kind.word().to_owned(), refusal.text.to_string());
+                Some((intent.0, kind, text, refusal.lasting))
+            }
+            _ => None,
+        });
+        refusals.collect()
+    }
+
+    #[test]
+    fn an_answer_in_words_that_nobody_listed_is_told_once_there_is_surely_no_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = testing::site(folder.path(), "1a2b");
+        let answers = [
+            "sbatch: error: Batch job submission failed: Unspecified error\n",
+            "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
+            "Segmentation fault\n",
+        ];
+        for (intent, answer) in (1..).zip(answers) {
+            site.replied(intent, said(answer), &order(intent)).unwrap();
+        }
+        assert_eq!(refusals(&site), [], "the job may be there all the same");
+        // Killed meanwhile: the next process does not try again either, but tells what was said.
+        drop(site);
+        let mut site = testing::site(folder.path(), "1a2b");
+        for (intent, answer) in (1..).zip(answers) {
+            assert!(site.tell_doubt(intent, &order(intent)).unwrap());
+            let (of, _, text, lasting) = refusals(&site).pop().unwrap();
+            let words = answer.rsplit(": ").next().unwrap().trim();
+            assert!(of == intent && text.contains(words) && !lasting, "{text}");
+            assert!(site.repeat(intent, &order(intent)).unwrap());
+        }
+        assert!(!site.tell_doubt(9, &order(9)).unwrap());
+    }
+
+    #[test]
+    fn a_refusal_that_is_certain_is_told_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = testing::site(folder.path(), "1a2b");
+        let text = "sbatch: error: Batch job submission failed: Invalid account or account/partition \
+                    combination specified\n";
+        site.replied(1, said(text), &order(1)).unwrap();
+        let (_, kind, _, lasting) = refusals(&site).pop().unwrap();
+        assert_eq!((kind.as_str(), lasting), ("access", true));
+    }
 }

@@ -4,7 +4,7 @@
 //! neither shows is "not yet known" for a while before it is "gone". A state that nobody listed changes
 //! nothing. Never here: what follows from a state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use hansa_queue::{IntentId, JobId, JobReport, Report};
@@ -12,12 +12,12 @@ use hansa_slurm::parse::{JobState, SacctRow, SqueueRow};
 
 use crate::convert;
 use crate::error::SiteError;
-use crate::profile::{Chain, Profile};
+use crate::profile::Profile;
 use crate::script::{intent_of, name_prefix};
 use crate::service::{Note, Site};
 
-/// Accounting is asked about so many days: no job of ours waits longer than it is worth.
-const DAYS: u32 = 30;
+/// Without a live job the queue is looked at so often, for jobs that should not be there.
+const IDLE_EVERY: Duration = Duration::from_secs(300);
 /// A job that nobody knows is gone after this, or after the controller would have forgotten it, if later.
 const GONE_AFTER: Duration = Duration::from_secs(600);
 /// A job that lost its nodes may be in the queue again within this time; the coordinator waits less.
@@ -31,18 +31,10 @@ const SOON: Duration = Duration::from_secs(1);
 pub struct Follower {
     every: Duration,
     next: Instant,
-    adopted: bool,
-}
-
-/// What came of looking for an intent's job.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Search {
-    /// It is there.
-    Found(String),
-    /// Both commands answered, and know of none.
-    Nothing,
-    /// At least one did not answer.
-    Unknown,
+    looked: Option<Instant>,
+    /// Jobs of intents that have another one, or should have none, as they were told.
+    doubles: BTreeSet<(u64, String)>,
+    retold: u64,
 }
 
 impl Follower {
@@ -52,7 +44,9 @@ impl Follower {
         Self {
             every: Duration::from_secs(profile.watch.follow_every_s),
             next: Instant::now(),
-            adopted: false,
+            looked: None,
+            doubles: BTreeSet::new(),
+            retold: 0,
         }
     }
 
@@ -79,18 +73,19 @@ impl Follower {
             return Ok(());
         }
         self.next = Instant::now() + self.every;
-        let live = site.memory.live();
-        if live.is_empty() && self.adopted {
+        let lately = |looked: Instant| looked.elapsed() < IDLE_EVERY;
+        if site.memory.live().is_empty() && self.looked.is_some_and(lately) {
             return Ok(());
         }
-        let Ok(rows) = site.slurm.queue().await else {
-            return site.note_turns();
+        let rows = site.slurm.queue().await;
+        let Some(rows) = site.answer("squeue", rows)? else {
+            return Ok(());
         };
-        site.note_turns()?;
-        if !self.adopted {
-            site.adopt(&rows)?;
-            self.adopted = true;
+        self.looked = Some(Instant::now());
+        if std::mem::replace(&mut self.retold, site.retold) != site.retold {
+            self.doubles.clear();
         }
+        site.adopt(&rows, &mut self.doubles)?;
         let mut queued: BTreeMap<String, &SqueueRow> = BTreeMap::new();
         for row in &rows {
             if let Some(job) = row.job.value() {
@@ -174,10 +169,12 @@ impl Site {
         let ended = &ended[..ended.len().min(JOBS_MAX)];
         let jobs: Vec<&str> = ended.iter().map(|(_, job, _)| job.as_str()).collect();
         let accounts = match self.slurm.has_accounting() {
-            true => self.slurm.accounting_of(&jobs).await.ok(),
+            true => {
+                let accounts = self.slurm.accounting_of(&jobs).await;
+                self.answer("sacct", accounts)?
+            }
             false => Some(Vec::new()),
         };
-        self.note_turns()?;
         for (intent, job, row) in ended {
             let lives: Vec<&SacctRow> = accounts
                 .iter()
@@ -225,88 +222,44 @@ impl Site {
         self.memory.note(intent, |trace| trace.over = true)
     }
 
-    /// Takes up jobs of ours that this home knows nothing of: it is a new one.
-    fn adopt(&mut self, rows: &[SqueueRow]) -> Result<(), SiteError> {
+    /// Takes up jobs of ours that this home knows nothing of, such as a new one; and tells of jobs that should
+    /// not be there, once each.
+    fn adopt(
+        &mut self,
+        rows: &[SqueueRow],
+        doubles: &mut BTreeSet<(u64, String)>,
+    ) -> Result<(), SiteError> {
         let prefix = name_prefix(self.memory.run(), &self.profile.name);
         for row in rows {
             let (Some(job), Some(name)) = (row.job.value(), row.name.value()) else {
                 continue;
             };
             let comment = row.comment.value().map_or("", String::as_str);
-            let Some(intent) = intent_of(comment, self.memory.run()) else {
+            let intent = intent_of(comment, self.memory.run());
+            let Some(intent) = intent.filter(|_| name.starts_with(&prefix)) else {
                 continue;
             };
-            let known = self
-                .memory
-                .get(intent)
-                .is_some_and(|trace| trace.is_decided());
-            if known || !name.starts_with(&prefix) {
+            let job = job.to_string();
+            let trace = self.memory.get(intent);
+            if trace.is_none_or(|trace| !trace.is_decided()) {
+                self.memory.touch(intent).name.clone_from(name);
+                self.submitted(intent, &job, hansa_queue::How::Found, comment)?;
                 continue;
             }
-            self.memory.touch(intent).name.clone_from(name);
-            self.submitted(intent, &job.to_string(), hansa_queue::How::Found, comment)?;
+            let known = trace.and_then(|trace| trace.job.as_deref()) == Some(&*job);
+            if known || is_over(row.state.value()) == Some(true) {
+                continue;
+            }
+            if doubles.insert((intent, job.clone())) {
+                self.report(Report::Submitted {
+                    intent: IntentId(intent),
+                    job: JobId::new(&job),
+                    how: hansa_queue::How::Found,
+                    raw: comment.into(),
+                })?;
+            }
         }
         Ok(())
-    }
-
-    /// Looks for an intent's job by name and comment, first in the queue, then in the accounting: what
-    /// leaves the first is in the second.
-    pub async fn search(&mut self, intent: u64, name: &str) -> Result<Search, SiteError> {
-        let Ok(rows) = self.slurm.queue().await else {
-            self.note_turns()?;
-            return Ok(Search::Unknown);
-        };
-        self.note_turns()?;
-        for row in &rows {
-            let (name_of, comment) = (row.name.value(), row.comment.value());
-            let job = row.job.value().filter(|job| job.is_allocation());
-            if self.is_of(intent, name, name_of, comment)
-                && let Some(job) = job
-            {
-                return Ok(Search::Found(job.to_string()));
-            }
-        }
-        if !self.slurm.has_accounting() {
-            return Ok(Search::Nothing);
-        }
-        self.breathe().await?;
-        let Ok(rows) = self.slurm.accounting(DAYS).await else {
-            self.note_turns()?;
-            return Ok(Search::Unknown);
-        };
-        for row in &rows {
-            let (name_of, comment) = (row.name.value(), row.comment.value());
-            if self.is_of(intent, name, name_of, comment)
-                && let Some(job) = row.job.value()
-            {
-                return Ok(Search::Found(job.to_string()));
-            }
-        }
-        Ok(Search::Nothing)
-    }
-
-    /// Whether a job with this name and comment is the intent's.
-    fn is_of(
-        &self,
-        intent: u64,
-        wanted: &str,
-        name: Option<&String>,
-        comment: Option<&String>,
-    ) -> bool {
-        let run = self.memory.run();
-        let prefix = name_prefix(run, &self.profile.name);
-        let Some(name) = name.filter(|name| name.starts_with(&prefix)) else {
-            return false;
-        };
-        if let Some(found) = comment.and_then(|comment| intent_of(comment, run)) {
-            return found == intent;
-        }
-        // Accounting may keep no comments. A name that tells the intent is enough; the names of a
-        // singleton chain do not.
-        if self.profile.jobs.chain == Chain::Singleton {
-            return false;
-        }
-        name == wanted || name.ends_with(&format!("-{intent}"))
     }
 }
 
@@ -314,4 +267,58 @@ fn is_job(row: &SacctRow, job: &str) -> bool {
     row.job
         .value()
         .is_some_and(|found| found.to_string() == job)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use hansa_slurm::parse::{FieldList, Now, Squeue, UnixTime, Zone};
+
+    use super::*;
+    use crate::service::testing;
+
+    const RUN: &str = "1a2b3c4d5e6f";
+
+    #[test]
+    fn a_second_job_of_an_intent_is_told_once_and_a_new_homes_jobs_are_taken_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = testing::site(folder.path(), RUN);
+        let row = |job: u32, state: &str, intent: u32| {
+            format!(
+                "{job}|{state}|None|N/A|N/A|N/A|2:00|gpu||hansa-1a2b3c4d-birch-r1-{intent}|\
+                 hansa run=1a2b3c4d replica=r1 intent={intent}\n"
+            )
+        };
+        let fields: FieldList = "%i,%T,%r,%S,%e,%V,%l,%P,%N,%j,%k".parse().unwrap();
+        let now = Now {
+            at: UnixTime(1_800_000_000),
+            zone: Zone::UTC,
+        };
+        let text = [
+            row(70, "RUNNING", 7),
+            row(71, "PENDING", 7),
+            row(72, "COMPLETED", 7),
+        ]
+        .concat();
+        let rows = Squeue::parse(text.as_bytes(), Some(&fields), &now).rows;
+        assert_eq!(rows.len(), 3);
+        let mut doubles = BTreeSet::new();
+        for _ in 0..3 {
+            site.adopt(&rows, &mut doubles).unwrap();
+        }
+        let told = |site: &Site| -> Vec<String> {
+            let batch = site.spool.batch().unwrap();
+            let jobs = batch.iter().filter_map(|stamped| match &stamped.report {
+                Report::Submitted { job, .. } => Some(job.to_string()),
+                _ => None,
+            });
+            jobs.collect()
+        };
+        assert_eq!(told(&site), ["70", "71"]);
+        assert_eq!(site.memory.live(), [(7, "70".to_owned())]);
+        // The coordinator comes back from a backup.
+        doubles.clear();
+        site.adopt(&rows, &mut doubles).unwrap();
+        assert_eq!(told(&site), ["70", "71", "71"]);
+    }
 }

@@ -265,3 +265,63 @@ impl Link {
         Ok(Synced::Away(first.then(|| error.to_string())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use hansa_queue::{IntentId, Report, UnixS};
+
+    use super::*;
+    use crate::service::{Site, testing};
+
+    fn reply(lease: u64, accepted_through: u64) -> SyncReply {
+        let job = LiveJob {
+            intent: IntentId(7),
+            job: "70".into(),
+        };
+        SyncReply {
+            lease: LeaseNo(lease),
+            lease_ttl_ms: 180_000,
+            next_sync_ms: 20_000,
+            accepted_through,
+            orders: Vec::new(),
+            news: RunNews {
+                run_id: "1a2b".repeat(16),
+                ended: false,
+                paused: None,
+                drained: None,
+                queue_paused: None,
+                windows_left: 1,
+                now: UnixS(1_800_000_000),
+            },
+            jobs: Some(vec![job]),
+        }
+    }
+
+    #[test]
+    fn a_coordinator_that_may_have_forgotten_is_told_everything_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = testing::site(folder.path(), "1a2b");
+        let Site { link, spool, .. } = &mut site;
+        for intent in 1..=3 {
+            let intent = IntentId(intent);
+            spool.add(UnixS(0), Report::Attempting { intent }).unwrap();
+        }
+        let mut hear = |lease, through, link: &mut Link| {
+            let reply = reply(lease, through);
+            link.heard(reply, Instant::now(), Some(&mut *spool))
+                .unwrap();
+            let jobs = link.take_jobs().len();
+            (link.take_forgetful(), link.profile_told, jobs)
+        };
+        // Which jobs it waits for counts once it has heard all.
+        assert_eq!(hear(4, 2, link), (false, true, 0));
+        assert_eq!(hear(4, 3, link), (false, true, 1));
+        // From a backup of an hour ago.
+        assert_eq!(hear(4, 1, link), (true, false, 1));
+        assert_eq!(hear(4, 3, link), (false, true, 1));
+        // Its lease lapsed, and is another now.
+        assert_eq!(hear(5, 3, link), (true, false, 1));
+        assert!(link.lease() == Some(LeaseNo(5)) && link.was_confirmed_within(ANSWER_WITHIN));
+    }
+}

@@ -87,6 +87,9 @@ impl Trace {
 struct Content {
     run: String,
     intents: BTreeMap<u64, Trace>,
+    /// Reservations that the coordinator knows of, each with what it was told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    reservations: BTreeMap<String, String>,
 }
 
 /// All intents of a run at this site.
@@ -159,6 +162,31 @@ impl Memory {
         self.save()
     }
 
+    /// Whether a job is known to be another intent's.
+    #[must_use]
+    pub fn is_of_another(&self, intent: u64, job: &str) -> bool {
+        let mut others = self.content.intents.iter().filter(|(id, _)| **id != intent);
+        others.any(|(_, trace)| trace.job.as_deref() == Some(job))
+    }
+
+    /// Reservations that the coordinator knows of, each with what it was told.
+    #[must_use]
+    pub fn reservations(&self) -> &BTreeMap<String, String> {
+        &self.content.reservations
+    }
+
+    /// Changes which reservations those are; durable when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    pub fn reserve(
+        &mut self,
+        change: impl FnOnce(&mut BTreeMap<String, String>),
+    ) -> Result<(), SiteError> {
+        change(&mut self.content.reservations);
+        self.save()
+    }
+
     /// Intents with a job that has not ended, as far as is known.
     #[must_use]
     pub fn live(&self) -> Vec<(u64, String)> {
@@ -196,6 +224,10 @@ impl Memory {
     pub fn forget_told(&mut self) {
         for trace in self.content.intents.values_mut() {
             trace.reported = None;
+        }
+        // Their names stay: one that is gone meanwhile is told to be.
+        for told in self.content.reservations.values_mut() {
+            told.clear();
         }
     }
 

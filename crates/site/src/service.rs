@@ -12,7 +12,7 @@
 //! that the site's lease stays alive and its end is seen. A hung controller costs each command its time
 //! limit, which is far below the lease's. Never here: what to submit.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ use hansa_transfer::{Client, Endpoint, Route};
 use tokio::sync::watch;
 
 use crate::collector::Collector;
-use crate::commands::{Slurm, Turn};
+use crate::commands::{Slurm, SlurmError, Turn};
 use crate::convert::site_profile;
 use crate::error::SiteError;
 use crate::follower::Follower;
@@ -33,6 +33,9 @@ use crate::profile::Profile;
 use crate::relay::{Gate, proxy_of};
 use crate::spool::Spool;
 use crate::turn;
+
+/// What troubles with Slurm itself are called.
+const CONTROLLER: &str = "slurm";
 
 /// Something a person may want to read. One line each.
 pub type Notes = Arc<dyn Fn(&Note) + Send + Sync>;
@@ -53,6 +56,18 @@ pub enum Note {
     Trouble(String),
     /// Slurm answers again.
     Recovered,
+    /// Something else does not work.
+    Fails {
+        /// What: a word or two.
+        what: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// It works again.
+    Works {
+        /// What.
+        what: &'static str,
+    },
     /// A job was submitted.
     Submitted {
         /// The intent.
@@ -123,6 +138,10 @@ pub(crate) struct Site {
     pub user: String,
     /// Orders other than submissions that were carried out, with the number of the report that says so.
     pub done: HashMap<(&'static str, u64), u64>,
+    /// How often the coordinator may have forgotten what it was told.
+    pub retold: u64,
+    /// What does not work besides the controller, and what is known to work.
+    works: BTreeMap<&'static str, bool>,
     /// Another process has the site: nothing is done any more.
     lost: bool,
     // Held for the lock only.
@@ -225,12 +244,23 @@ impl Options {
 impl Site {
     /// Opens a home for a turn that has begun.
     fn open(options: &Options, link: Link, lock: DataDir) -> Result<Self, SiteError> {
-        let spool = Spool::open(&options.home, &format!("spool-{}", nonce()))?;
         let mut memory = Memory::open(&options.home)?;
         let run = link.news().map(|news| news.run_id.clone());
         let run = run.unwrap_or_default();
         memory.belong_to(&run, &options.home)?;
-        let site = Self {
+        let site = Self::with_memory(options, link, lock, memory)?;
+        site.tell(&Note::Started { run });
+        Ok(site)
+    }
+
+    fn with_memory(
+        options: &Options,
+        link: Link,
+        lock: DataDir,
+        memory: Memory,
+    ) -> Result<Self, SiteError> {
+        let spool = Spool::open(&options.home, &format!("spool-{}", nonce()))?;
+        Ok(Self {
             slurm: Slurm::new(&options.profile),
             profile: options.profile.clone(),
             spool,
@@ -239,11 +269,11 @@ impl Site {
             notes: options.notes.clone(),
             user: String::new(),
             done: HashMap::new(),
+            retold: 0,
+            works: BTreeMap::new(),
             lost: false,
             _lock: lock,
-        };
-        site.tell(&Note::Started { run });
-        Ok(site)
+        })
     }
 
     /// Once around.
@@ -257,7 +287,8 @@ impl Site {
         }
         if self.slurm.known_config().is_none() {
             // Time-outs derive from it; without it the generous ones hold.
-            let _ = self.slurm.config().await;
+            let config = self.slurm.config().await;
+            self.answer(CONTROLLER, config)?;
             if let Ok(user) = self.slurm.user().await {
                 self.user = user;
             }
@@ -303,6 +334,8 @@ impl Site {
         }
         if self.link.take_forgetful() {
             self.memory.forget_told();
+            self.works.clear();
+            self.retold += 1;
         }
         let jobs = self.link.take_jobs();
         self.memory.follow(&jobs, self.slurm.now())?;
@@ -336,18 +369,66 @@ impl Site {
     /// Reports that Slurm stopped answering, or answers again.
     pub fn note_turns(&mut self) -> Result<(), SiteError> {
         for turn in self.slurm.turns() {
-            let what = Line::new("slurm");
+            let what = Line::new(CONTROLLER);
             match turn {
                 Turn::Trouble(text) => {
+                    self.works.insert(CONTROLLER, false);
                     self.tell(&Note::Trouble(text.clone()));
                     let text = Line::new(&text);
                     self.report(Report::Trouble { what, text })?;
                 }
                 Turn::Recovered => {
+                    self.works.insert(CONTROLLER, true);
                     self.tell(&Note::Recovered);
                     self.report(Report::Recovered { what })?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A command's answer, or nothing. What is wrong besides the controller is told when it begins, and when it
+    /// is over.
+    pub fn answer<T>(
+        &mut self,
+        what: &'static str,
+        answer: Result<T, SlurmError>,
+    ) -> Result<Option<T>, SiteError> {
+        self.note_turns()?;
+        match answer {
+            Ok(answer) => {
+                self.works(what)?;
+                Ok(Some(answer))
+            }
+            Err(error) => {
+                if !error.is_of_controller() {
+                    self.fails(what, &error.to_string())?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Tells that something does not work, unless that was told.
+    pub fn fails(&mut self, what: &'static str, text: &str) -> Result<(), SiteError> {
+        if self.works.insert(what, false) != Some(false) {
+            let why = text.to_owned();
+            self.tell(&Note::Fails { what, why });
+            let (what, text) = (Line::new(what), Line::new(text));
+            self.report(Report::Trouble { what, text })?;
+        }
+        Ok(())
+    }
+
+    /// Tells that something works, unless that was told: it may not have under a process before this one.
+    pub fn works(&mut self, what: &'static str) -> Result<(), SiteError> {
+        let before = self.works.insert(what, true);
+        if before == Some(false) {
+            self.tell(&Note::Works { what });
+        }
+        if before != Some(true) {
+            let what = Line::new(what);
+            self.report(Report::Recovered { what })?;
         }
         Ok(())
     }
@@ -411,4 +492,55 @@ fn nonce() -> String {
 pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
+}
+
+/// A site for tests of its parts.
+#[cfg(test)]
+pub(crate) mod testing {
+    #![allow(clippy::unwrap_used)]
+    use std::path::Path;
+
+    use hansa_transfer::{Token, Trust};
+
+    use super::*;
+
+    const PROFILE: &str = r#"name = "birch"
+[coordinator]
+url = "http://127.0.0.1:1"
+token_file = "token"
+[jobs]
+wanted = 1
+shape = "tiny"
+[[shape]]
+name = "tiny"
+partition = "gpu"
+nodes = 1
+gpus_per_node = 0
+walltime = "01:00:00"
+[script]
+corpus = "corpus"
+state = "state"
+logs = "logs"
+"#;
+
+    /// A site process that has spoken with nobody yet, of this run and with its home in a folder.
+    pub fn site(folder: &Path, run: &str) -> Site {
+        let options = Options {
+            profile: Profile::parse(PROFILE, &folder.join("birch.toml")).unwrap(),
+            home: folder.join("home"),
+            endpoint: Endpoint {
+                base_url: "http://127.0.0.1:1".to_owned(),
+                token: Token::new("t"),
+                trust: Trust::LoopbackPlain,
+            },
+            take_over: false,
+            once: false,
+            notes: Arc::new(|_| {}),
+        };
+        let link = options.link("here", false).unwrap();
+        let lock = DataDir::lock(&options.home).unwrap();
+        let mut memory = Memory::open(&options.home).unwrap();
+        memory.belong_to(run, &options.home).unwrap();
+        Site::with_memory(&options, link, lock, memory).unwrap()
+    }
 }

@@ -85,7 +85,7 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Finds the lines that are whole, and cuts off what is not.
+    /// Finds the lines that are whole, and cuts off a last one that is not.
     fn scan(&mut self) -> Result<(), SiteError> {
         let io = SiteError::io("read", &self.path);
         let mut reader = BufReader::new(&self.file);
@@ -98,12 +98,19 @@ impl Spool {
                 Err(error) => break Err(error),
                 Ok(_) => {}
             }
-            let Ok(stamped) = decode::<Stamped>(&line) else {
-                break Ok(());
+            let whole = line.last() == Some(&b'\n');
+            let stamped = match decode::<Stamped>(&line) {
+                Ok(stamped) if whole => stamped,
+                Ok(_) => break Ok(()),
+                // Only what was written last may be torn: anything else was promised.
+                Err(error) if reader.fill_buf().is_ok_and(|rest| !rest.is_empty()) => {
+                    return Err(SiteError::Broken {
+                        path: self.path.clone(),
+                        why: format!("byte {end}: {error}"),
+                    });
+                }
+                Err(_) => break Ok(()),
             };
-            if line.last() != Some(&b'\n') {
-                break Ok(());
-            }
             let bytes = line.len() as u64;
             found.push_back(Place {
                 seq: stamped.seq,
@@ -278,6 +285,29 @@ mod tests {
         let mut spool = Spool::open(home.path(), "two").unwrap();
         assert!(spool.is_empty());
         assert_eq!(spool.add(UnixS(9), report(9)).unwrap(), 7);
+    }
+
+    #[test]
+    fn what_is_damaged_before_the_last_line_is_not_cut_off_with_all_that_follows() {
+        let home = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(home.path(), "one").unwrap();
+        for number in 1..=3 {
+            spool.add(UnixS(number), report(number)).unwrap();
+        }
+        drop(spool);
+        let path = home.path().join("spool.jsonl");
+        let good = std::fs::read_to_string(&path).unwrap();
+        let bad = good.replacen("\"seq\":2", "\"sqe\":2", 1);
+        assert_ne!(good, bad);
+        std::fs::write(&path, &bad).unwrap();
+        let error = Spool::open(home.path(), "two").err().unwrap().to_string();
+        assert!(error.contains("spool.jsonl"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), bad);
+        std::fs::write(&path, good).unwrap();
+        assert_eq!(
+            numbers(&Spool::open(home.path(), "two").unwrap()),
+            [1, 2, 3]
+        );
     }
 
     #[test]

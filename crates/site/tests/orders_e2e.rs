@@ -208,6 +208,44 @@ follow_every_s = 1
         site.await.unwrap().unwrap();
     }
 
+    /// Somebody submitted the intent once more: that is told, and cancelled by its number, while the intent's
+    /// own job stays.
+    async fn cancel_a_second_job_of(&self, intent: u64, own: &JobId) {
+        let name = format!("--job-name=hansa-1a2b3c4d-birch-r1-{intent}");
+        let comment = format!("--comment=hansa run=1a2b3c4d replica=r1 intent={intent}");
+        let arguments = [
+            "--parsable",
+            "--account=project_test",
+            "--begin=now+1hour",
+            "--time=1",
+            &name,
+            &comment,
+            "--wrap=true",
+        ];
+        let second = self.cluster.ask("sbatch", &arguments);
+        let second = JobId::new(second.trim());
+        let told = |desk: &Desk| {
+            let jobs = desk.outcomes();
+            let mut jobs = jobs[&intent].iter();
+            jobs.any(|(job, _)| *job == second.as_str())
+        };
+        self.until(told).await;
+        self.order(Order::Cancel {
+            intent: IntentId(intent),
+            job: second.clone(),
+            why: "there should be no such job".into(),
+        });
+        self.until(|desk| desk.orders.is_empty()).await;
+        let state = |job: &JobId| {
+            let arguments = ["-h", "-t", "all", "-j", job.as_str(), "-o", "%T"];
+            self.cluster.ask("squeue", &arguments).trim().to_owned()
+        };
+        assert_eq!(
+            (state(&second), state(own)),
+            ("CANCELLED".into(), "PENDING".into())
+        );
+    }
+
     /// Facts about job 1, and that intent 3 has none.
     fn judge_what_was_told(&self) {
         let desk = self.desk.lock().unwrap();
@@ -350,6 +388,7 @@ async fn jobs_are_followed_to_their_end_and_a_waiting_one_is_cancelled_and_withd
         .await;
     let outcomes = scene.desk.lock().unwrap().outcomes();
     let job = |intent: u64| JobId::new(&outcomes[&intent][0].0);
+    scene.cancel_a_second_job_of(2, &job(2)).await;
     scene.order(Order::Cancel {
         intent: IntentId(2),
         job: job(2),

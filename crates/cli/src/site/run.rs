@@ -75,6 +75,8 @@ fn plain(site: &str) -> Notes {
             Note::Busy(who) => format!("executes nothing: {who}"),
             Note::Trouble(text) => format!("Slurm does not answer: {text}"),
             Note::Recovered => "Slurm answers again".to_owned(),
+            Note::Fails { what, why } => format!("{what} does not work: {why}"),
+            Note::Works { what } => format!("{what} works again"),
             Note::Submitted { intent, job, found } => {
                 let how = if *found { "found" } else { "submitted" };
                 format!("{how} job {job} for intent {intent}")
@@ -99,6 +101,8 @@ fn event(note: &Note) -> serde_json::Value {
         Note::Busy(who) => json!({ "event": "busy", "who": who }),
         Note::Trouble(text) => json!({ "event": "trouble", "text": text }),
         Note::Recovered => json!({ "event": "recovered" }),
+        Note::Fails { what, why } => json!({ "event": "fails", "what": what, "why": why }),
+        Note::Works { what } => json!({ "event": "works", "what": what }),
         Note::Submitted { intent, job, found } => {
             json!({ "event": "submitted", "intent": intent, "job": job, "found": found })
         }

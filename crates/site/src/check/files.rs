@@ -1,10 +1,13 @@
 //! Files and programs where jobs will want them.
 
+use std::collections::BTreeMap;
+
 use hansa_corpus::Manifest;
 
-use super::Findings;
 use super::network::Run;
-use crate::commands::{Slurm, first_number};
+use super::{Findings, quota};
+use crate::commands::Slurm;
+use crate::number::first_number;
 use crate::profile::Profile;
 use crate::runner::Printed;
 use crate::shell::{join, quote};
@@ -50,56 +53,73 @@ pub(super) async fn folders(findings: &mut Findings, slurm: &Slurm, profile: &Pr
     }
     let scratch = profile.checks.scratch.as_ref().unwrap_or(&script.state);
     let scratch = scratch.to_string_lossy();
-    space(findings, slurm, profile, &scratch).await;
-    inodes(findings, slurm, profile, &scratch).await;
+    let quota = quota::left(slurm, &scratch).await;
+    space(findings, slurm, profile, &scratch, quota.kib).await;
+    inodes(findings, slurm, profile, &scratch, quota.files).await;
     if let Some(days) = profile.checks.purge_days {
         purge(findings, slurm, profile, days).await;
     }
 }
 
-async fn space(findings: &mut Findings, slurm: &Slurm, profile: &Profile, scratch: &str) {
+/// Room, of the filesystem and of the quotas.
+async fn space(
+    findings: &mut Findings,
+    slurm: &Slurm,
+    profile: &Profile,
+    scratch: &str,
+    quota_kib: Option<i64>,
+) {
     let least = profile.checks.free_gib_min;
     let line = format!("df -Pk -- {} | awk 'NR==2 {{ print $4 }}'", quote(scratch));
     let free = said(slurm.shell(&line).await)
         .ok()
         .and_then(|text| first_number(&text));
-    match free.map(|kib| kib / 1_048_576.0) {
-        None => findings.warn(
+    let gib = |kib: f64| kib / 1_048_576.0;
+    let advice = format!("checks.free_gib_min is {least}: make room, or ask for more");
+    match (free.map(gib), quota_kib.map(|kib| gib(kib as f64))) {
+        (_, Some(left)) if left < least as f64 => {
+            findings.bad(
+                "space",
+                format!("{left:.1} GiB more within the quota"),
+                advice,
+            );
+        }
+        (Some(free), _) if free < least as f64 => {
+            findings.bad("space", format!("{free:.1} GiB free at {scratch}"), advice);
+        }
+        (_, Some(left)) => findings.good("space", format!("{left:.0} GiB more within the quota")),
+        (Some(free), None) => findings.good("space", format!("{free:.0} GiB free")),
+        (None, None) => findings.warn(
             "space",
             format!("df says nothing of {scratch}"),
             "set checks.scratch",
         ),
-        Some(gib) if gib < least as f64 => findings.bad(
-            "space",
-            format!("{gib:.1} GiB free at {scratch}"),
-            format!("checks.free_gib_min is {least}: make room, or ask for more"),
-        ),
-        Some(gib) => findings.good("space", format!("{gib:.0} GiB free")),
     }
 }
 
-/// Files that may still be made: of the filesystem, and of the user's quota where Lustre tells.
-async fn inodes(findings: &mut Findings, slurm: &Slurm, profile: &Profile, scratch: &str) {
+/// Files that may still be made: of the filesystem, and of the quotas.
+async fn inodes(
+    findings: &mut Findings,
+    slurm: &Slurm,
+    profile: &Profile,
+    scratch: &str,
+    quota_files: Option<i64>,
+) {
     let least = profile.checks.free_inodes_min as f64;
-    let dir = quote(scratch);
-    let line = format!("df -Pi -- {dir} | awk 'NR==2 {{ print $4 }}'");
+    // Some filesystems do not count, and say that they have none at all.
+    let line = format!(
+        "df -Pi -- {} | awk 'NR==2 && $2>0 {{ print $4 }}'",
+        quote(scratch)
+    );
     let free = said(slurm.shell(&line).await)
         .ok()
         .and_then(|text| first_number(&text));
-    // Columns of `lfs quota`: path, KiB used, soft, hard, grace, files used, soft, hard, grace.
-    let line = format!(
-        "command -v lfs >/dev/null && lfs quota -q -u \"$(id -un)\" {dir} | tr -d '*' | \
-         awk 'NF>=8 && $8>0 {{ print $8-$6 }}'"
-    );
-    let quota = said(slurm.shell(&line).await)
-        .ok()
-        .and_then(|text| first_number(&text));
     let advice = format!("checks.free_inodes_min is {least}: delete old files, or ask for more");
-    match (free, quota) {
+    match (free, quota_files.map(|files| files as f64)) {
         (_, Some(left)) if left < least => {
             findings.bad("files", format!("{left} more within the quota"), advice);
         }
-        (Some(left), _) if left < least && left > 0.0 => {
+        (Some(left), _) if left < least => {
             findings.bad("files", format!("{left} more at {scratch}"), advice);
         }
         (_, Some(left)) => findings.good("files", format!("{left} more within the quota")),
@@ -175,25 +195,33 @@ pub(super) async fn corpus(
 
 /// Files of the corpus that are not there as the manifest says, by size.
 async fn missing(slurm: &Slurm, dir: &str, manifest: &Manifest) -> String {
-    let shards = manifest
-        .train
-        .shards
-        .iter()
-        .chain(&manifest.held_out.shards);
-    let names: Vec<&str> = shards.map(|shard| shard.file.as_str()).collect();
-    let quoted = join(names.iter().copied());
-    let line = format!(
-        "cd {} && for f in {quoted}; do [ -s \"$f\" ] || echo \"$f\"; done",
-        quote(dir)
-    );
-    match said(slurm.shell(&line).await) {
-        Ok(text) => text
-            .split_whitespace()
-            .take(5)
-            .collect::<Vec<_>>()
-            .join(", "),
-        Err(text) => text,
+    let parts = [&manifest.train.shards, &manifest.held_out.shards];
+    let shards: Vec<(&str, u64)> = parts
+        .into_iter()
+        .flatten()
+        .map(|shard| (shard.file.as_str(), shard.bytes.0))
+        .collect();
+    let names = join(shards.iter().map(|(name, _)| *name));
+    let line = format!("cd {} && stat -L -c '%s %n' -- {names}", quote(dir));
+    match slurm.shell(&line).await {
+        // It fails if one of them is not there, and tells of the others.
+        Ok(printed) => other_sizes(&printed.text(), &shards),
+        Err(error) => error.to_string(),
     }
+}
+
+/// The first files that are not listed with their size.
+fn other_sizes(listed: &str, wanted: &[(&str, u64)]) -> String {
+    let sizes: BTreeMap<&str, &str> = listed
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(size, name)| (name, size))
+        .collect();
+    let other = wanted
+        .iter()
+        .filter(|(name, bytes)| sizes.get(name) != Some(&bytes.to_string().as_str()));
+    let names: Vec<&str> = other.map(|(name, _)| *name).take(5).collect();
+    names.join(", ")
 }
 
 /// The binary, in its modules or container, as a job would start it.
@@ -268,5 +296,17 @@ pub(super) fn said(printed: Result<Printed, crate::runner::RunError>) -> Result<
             text => text,
         }),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_size_is_as_bad_as_none() {
+        let wanted = [("a.bin", 10), ("b.bin", 20), ("c.bin", 30)];
+        assert_eq!(other_sizes("10 a.bin\n20 b.bin\n30 c.bin\n", &wanted), "");
+        assert_eq!(other_sizes("10 a.bin\n7 b.bin", &wanted), "b.bin, c.bin");
     }
 }

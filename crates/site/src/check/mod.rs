@@ -6,6 +6,7 @@
 mod compute;
 mod files;
 mod network;
+mod quota;
 mod slurm;
 
 use std::fmt;
@@ -110,6 +111,7 @@ pub async fn check(options: &CheckOptions) -> Vec<Finding> {
         slurm::accounts(&mut findings, &mut slurm, profile).await;
         slurm::shapes(&mut findings, &mut slurm, profile).await;
         slurm::accounting(&mut findings, &mut slurm, profile).await;
+        slurm::chain(&mut findings, &slurm, profile);
         slurm::reservations(&mut findings, &mut slurm, profile).await;
         slurm::budget(&mut findings, &slurm, profile).await;
     }

@@ -3,8 +3,9 @@
 use hansa_slurm::parse::{Answer, Limit, Partition, PartitionState, Start, Walltime};
 
 use super::Findings;
-use crate::commands::{Slurm, first_number};
-use crate::profile::{PartitionRow, Profile, ShapeRow, walltime_s};
+use crate::commands::Slurm;
+use crate::number::hours_left;
+use crate::profile::{Chain, PartitionRow, Profile, ShapeRow, walltime_s};
 use crate::service::unix_now;
 
 /// The oldest version whose options we use (`squeue --me`).
@@ -277,15 +278,32 @@ pub(super) async fn accounting(findings: &mut Findings, slurm: &mut Slurm, profi
                 rows.len(),
                 profile.watch.usage_window_h
             );
-            match (hidden, others) {
+            // What hides them may also be the accounting's own configuration.
+            match (hidden || !rows.is_empty(), others) {
                 (true, false) => {
                     let advice =
                         "usage is that of your own jobs only: estimates are discounted less well";
-                    findings.warn(what, format!("{found}, others' are hidden"), advice);
+                    findings.warn(what, format!("{found}, none of others"), advice);
                 }
                 _ => findings.good(what, found),
             }
         }
+    }
+}
+
+/// Jobs of a singleton chain have one name: what tells them apart later is their comment.
+pub(super) fn chain(findings: &mut Findings, slurm: &Slurm, profile: &Profile) {
+    let kept = slurm.known_config().is_some_and(|config| {
+        let flags = config.list("AccountingStoreFlags");
+        flags.contains(&"job_comment")
+    });
+    if profile.jobs.chain == Chain::Singleton && !kept {
+        findings.warn(
+            "chain",
+            "singleton, and accounting keeps no comments",
+            "a job that ends while no process of ours watches may not be told from its neighbours: keep the home \
+             folder, or set jobs.chain = \"begin\"",
+        );
     }
 }
 
@@ -330,18 +348,12 @@ pub(super) async fn budget(findings: &mut Findings, slurm: &Slurm, profile: &Pro
             ),
         };
     };
-    let printed = slurm.shell(command).await;
-    let text = match printed {
-        Ok(printed) if printed.succeeded() => printed.text(),
-        Ok(printed) => printed.both(),
-        Err(error) => error.to_string(),
-    };
-    match first_number(&text) {
-        Some(hours) => findings.good("budget", format!("{hours} GPU-hours left")),
-        None => findings.bad(
+    match hours_left(slurm.shell(command).await) {
+        Ok(hours) => findings.good("budget", format!("{hours} GPU-hours left")),
+        Err(text) => findings.bad(
             "budget",
-            format!("no number in: {text}"),
-            "budget.command must print the GPU-hours left first",
+            text,
+            "budget.command must print the GPU-hours left first, such as 1234.5 or 1,234, and succeed",
         ),
     }
 }

@@ -88,7 +88,7 @@ logs = "logs"
 # gpu_hours = 10000.0               # left when the run begins
 # reserve_gpu_hours = 0.0           # never touched
 # ends_at = "2027-03-31"            # the allocation's last day
-# command = "my-allocation --gpu-hours"    # its first number is what is left now
+# command = "my-allocation --gpu-hours"    # its first number is what is left now, as -3, 1234.5 or 1,234
 
 # For plans, until the run has measured them.
 [costs]
@@ -110,7 +110,7 @@ logs = "logs"
 # [relay]
 # listen = "0.0.0.0:0"              # an address of the login node that compute nodes reach
 # host = "login1"                   # the name that compute nodes use for it; default: its own
-# file = "relay.toml"               # on storage that compute nodes see; keep it secret
+# file = "relay.json"               # on storage that compute nodes see; keep it secret
 
 [checks]
 # scratch = "state"                 # the filesystem that must have room

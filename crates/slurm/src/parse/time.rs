@@ -39,6 +39,9 @@ pub enum TimeError {
     /// No zone.
     #[error("{0:?} is no time zone: write +02:00, Europe/Helsinki or UTC")]
     Zone(String),
+    /// The machine's zone cannot be found out.
+    #[error("this machine's time zone: {0}; set TZ, such as TZ=Europe/Helsinki")]
+    Here(String),
     /// No walltime.
     #[error("{0:?} is no walltime: write HH:MM:SS or D-HH:MM:SS")]
     Walltime(String),
@@ -51,6 +54,20 @@ pub struct Zone(TimeZone);
 impl Zone {
     /// Coordinated universal time.
     pub const UTC: Self = Self(TimeZone::UTC);
+
+    /// This machine's zone, as its C library finds it: by `TZ`, else by `/etc/localtime`, else UTC.
+    ///
+    /// # Errors
+    /// If `TZ` says something that is no zone; a C library would take that for UTC.
+    pub fn here() -> Result<Self, TimeError> {
+        let unset = std::env::var_os("TZ").is_none();
+        if unset && !std::path::Path::new("/etc/localtime").exists() {
+            return Ok(Self::UTC);
+        }
+        let here = TimeZone::try_system();
+        here.map(Self)
+            .map_err(|error| TimeError::Here(error.to_string()))
+    }
 
     fn at(&self, civil: civil::DateTime) -> Option<UnixTime> {
         // In the hour that a change of clocks repeats, the earlier one is meant; in the hour that

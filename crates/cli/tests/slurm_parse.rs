@@ -1,0 +1,36 @@
+//! `hansa slurm parse`: times without a zone are in this machine's.
+#![allow(clippy::unwrap_used)]
+
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
+
+const PROBE: &str = "sbatch: Job 7 to start at 2026-11-29T15:25:44 using 8 processors on nodes nid1 in partition gpu\n";
+
+fn parse(zone: &str, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hansa"));
+    command
+        .args(["slurm", "parse", "test-only"])
+        .args(more)
+        .env("TZ", zone);
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = pipes.stderr(Stdio::piped()).spawn().unwrap();
+    // Whoever is refused before reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(PROBE.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_zone_is_what_tz_says_and_one_that_is_none_is_an_error() {
+    let told = ["--now", "2026-11-29T15:00:00+02:00[Europe/Helsinki]"];
+    let there = parse("UTC", &told);
+    let here = parse("Europe/Helsinki", &[]);
+    assert!(here.status.success() && there.status.success(), "{here:?}");
+    assert_eq!(here.stdout, there.stdout);
+    assert_ne!(here.stdout, parse("UTC", &[]).stdout);
+    let refused = parse("Nonsense", &[]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        !refused.status.success() && said.contains("set TZ"),
+        "{said}"
+    );
+}
