@@ -22,11 +22,15 @@ fn parse(zone: &str, more: &[&str]) -> Output {
 #[test]
 fn a_zone_is_what_tz_says_and_one_that_is_none_is_an_error() {
     let told = ["--now", "2026-11-29T15:00:00+02:00[Europe/Helsinki]"];
-    let there = parse("UTC", &told);
-    let here = parse("Europe/Helsinki", &[]);
-    assert!(here.status.success() && there.status.success(), "{here:?}");
-    assert_eq!(here.stdout, there.stdout);
-    assert_ne!(here.stdout, parse("UTC", &[]).stdout);
+    let start = |output: Output| -> serde_json::Value {
+        assert!(output.status.success(), "{output:?}");
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        said["start"]["unix_s"].clone()
+    };
+    let there = start(parse("UTC", &told));
+    assert_eq!(there, 1_795_958_744);
+    assert_eq!(start(parse("Europe/Helsinki", &[])), there);
+    assert_ne!(start(parse("UTC", &[])), there);
     let refused = parse("Nonsense", &[]);
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(

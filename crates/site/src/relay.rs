@@ -10,10 +10,11 @@
 //! small buffers each, and a tunnel that is as old as no connection of Hansa's gets is closed. Never here:
 //! what is transferred.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hansa_queue::LeaseNo;
 use hansa_transfer::{Endpoint, Proxy, ProxyFile, Token, Upstream, names};
@@ -34,6 +35,7 @@ const BUFFER_BYTES: usize = 32 << 10;
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 const CONNECT_WITHIN: Duration = Duration::from_secs(20);
+const LET_GO_WITHIN: Duration = Duration::from_secs(5);
 const TUNNEL_MAX: Duration = Duration::from_secs(3600);
 
 /// A running relay; it ends when this is dropped.
@@ -167,8 +169,20 @@ async fn start(
     // As the site process itself gets there.
     let upstream = Upstream::of(&proxy_of(profile), endpoint)?;
     let password = password()?;
-    let relay = Relay::start(&section.listen, target, upstream, &password).await?;
-    Ok(Some(Open { relay, password }))
+    let since = Instant::now();
+    loop {
+        let (target, upstream) = (target.clone(), upstream.clone());
+        match Relay::start(&section.listen, target, upstream, &password).await {
+            Ok(relay) => return Ok(Some(Open { relay, password })),
+            // Whoever had the site before, on this machine, is about to let go of the port.
+            Err(SiteError::Relay { source, .. })
+                if source.kind() == ErrorKind::AddrInUse && since.elapsed() < LET_GO_WITHIN =>
+            {
+                tokio::time::sleep(LET_GO_WITHIN / 20).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// The proxy of the login node.

@@ -198,6 +198,8 @@ async fn serve(
         gate.open(&site).await?;
         site.turn(&mut collector, &mut follower).await?;
         if site.lost {
+            // Before the home goes: whoever gets it may want the same port.
+            gate.close();
             return Ok(End::Lost);
         }
         if site.is_over() {
@@ -508,6 +510,7 @@ pub(crate) mod testing {
 [coordinator]
 url = "http://127.0.0.1:1"
 token_file = "token"
+[slurm]
 [jobs]
 wanted = 1
 shape = "tiny"

@@ -92,6 +92,7 @@ impl Scene {
 [coordinator]
 url = "{}"
 token_file = "token"
+[slurm]
 [relay]
 listen = "127.0.0.1:0"
 file = "relay.json"
