@@ -90,6 +90,11 @@ fn io<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(std::io::Error) -> 
     }
 }
 
+/// Where [`encode`] writes what is to become `out`; a file that lies there is written over.
+pub(crate) fn draft_of(out: &Path) -> PathBuf {
+    files::temporary_beside(out)
+}
+
 /// Writes `base − weights` to `out` in `codec`, durably and whole or not at all, and cuts it into chunks of
 /// `chunk_bytes`. The same weights, base and `dither` give the same bytes.
 ///
@@ -115,7 +120,7 @@ pub fn encode(
     })?;
     let (_, head) = PayloadHeader::build(&layout, codec).map_err(EncodeError::Header)?;
 
-    let temporary = files::temporary_beside(out);
+    let temporary = draft_of(out);
     let writer = Writer::create(&temporary, chunk_bytes);
     let mut writer = writer.map_err(io("create", &temporary))?;
     writer.write_all(&head).map_err(io("write", &temporary))?;
@@ -144,8 +149,8 @@ pub fn encode(
             .map_err(io("write", &temporary))?;
         first += count as u64;
     }
-    let synced = writer.file.sync_all();
-    synced.map_err(io("sync", &temporary))?;
+    let ended = writer.end();
+    ended.map_err(io("sync", &temporary))?;
     let manifest = writer.hasher.finish()?;
     files::rename_synced(&temporary, out).map_err(io("rename to", out))?;
     Ok(Encoded {
@@ -164,9 +169,13 @@ struct Writer {
 }
 
 impl Writer {
+    /// Over what is there: the contribution before it, mostly, whose bytes are cheaper to write over than
+    /// new ones are to make.
     fn create(path: &Path, chunk_bytes: u64) -> std::io::Result<Self> {
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(false);
         Ok(Self {
-            file: File::create(path)?,
+            file: options.open(path)?,
             hasher: ManifestHasher::new(chunk_bytes),
             bytes: 0,
             told_bytes: 0,
@@ -184,6 +193,12 @@ impl Writer {
             self.told_bytes = self.bytes;
         }
         Ok(())
+    }
+
+    /// Nothing is left of what was there, and all is durable.
+    fn end(&self) -> std::io::Result<()> {
+        self.file.set_len(self.bytes)?;
+        self.file.sync_all()
     }
 }
 
@@ -346,6 +361,8 @@ mod tests {
             for codec in Codec::ALL {
                 write_model(&base, model_dtype, &values(1, count));
                 let mut trainer = Fake::new(layout(), local.clone());
+                // The contribution before it, in a wider codec.
+                std::fs::write(draft_of(&out), vec![7; 5 * count]).unwrap();
                 let encoded = encode(&mut trainer, &base, codec, dither(), &out, 1 << 20).unwrap();
                 let manifest = Manifest::of_file(&out, 1 << 20).unwrap();
                 assert_eq!(encoded.manifest, manifest);

@@ -23,6 +23,7 @@ use hansa_store::{DataDir, StoreError};
 use hansa_wire::Wire;
 use serde::{Deserialize, Serialize};
 
+use crate::contribution;
 use crate::files;
 
 const VERSION: u32 = 1;
@@ -283,7 +284,8 @@ impl StateDir {
         files::rename_synced(&draft, &path).map_err(StateDirError::io("rename to", &path))
     }
 
-    /// Removes every contribution but this one, which a durable checkpoint names.
+    /// Removes every contribution but this one, which a durable checkpoint names. The file of one of them
+    /// stays without a name of its own, for the next contribution to be written over it.
     ///
     /// # Errors
     /// If a file operation fails.
@@ -293,7 +295,9 @@ impl StateDir {
             let name = path.file_name().unwrap_or_default();
             name.to_string_lossy().starts_with(CONTRIBUTION)
         };
-        remove_others(self.path(), kept.as_deref(), is_one)
+        let next = contribution::draft_of(&self.contribution_draft());
+        let go = |path: &Path| std::fs::rename(path, &next);
+        with_others(self.path(), kept.as_deref(), is_one, go)
     }
 
     /// Proof that the corpus was hashed.
@@ -324,7 +328,7 @@ impl StateDir {
     /// If a file operation fails.
     pub fn keep_only_model(&self, manifest: Hash) -> Result<(), StateDirError> {
         let kept = self.model(manifest)?;
-        remove_others(&self.path().join(MODELS), Some(&kept), |_| true)
+        remove_others(&self.path().join(MODELS), &kept)
     }
 
     /// Removes checkpoints and contributions: they belong to a history that the run was taken out of by
@@ -358,16 +362,22 @@ impl StateDir {
 }
 
 /// Removes the files of a folder that are `one_of_these`, but not `kept`.
-fn remove_others(
+fn remove_others(folder: &Path, kept: &Path) -> Result<(), StateDirError> {
+    with_others(folder, Some(kept), |_| true, files::remove_if_there)
+}
+
+/// Removes these files, in the way that is given, but the one that is kept.
+fn with_others(
     folder: &Path,
     kept: Option<&Path>,
     one_of_these: impl Fn(&Path) -> bool,
+    remove: impl Fn(&Path) -> std::io::Result<()>,
 ) -> Result<(), StateDirError> {
     let entries = std::fs::read_dir(folder).map_err(StateDirError::io("list", folder))?;
     for entry in entries {
         let path = entry.map_err(StateDirError::io("list", folder))?.path();
         if Some(path.as_path()) != kept && one_of_these(&path) {
-            files::remove_if_there(&path).map_err(StateDirError::io("remove", &path))?;
+            remove(&path).map_err(StateDirError::io("remove", &path))?;
         }
     }
     Ok(())
@@ -519,6 +529,8 @@ mod tests {
         assert!(!state.contribution(first).exists() && state.contribution(second).exists());
         state.keep_only_contribution(None).unwrap();
         assert!(!state.contribution(second).exists() && state.latest().exists());
+        let next = contribution::draft_of(&state.contribution_draft());
+        assert_eq!(std::fs::read(next).unwrap(), second.0, "one is written over");
     }
 
     #[test]

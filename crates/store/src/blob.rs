@@ -19,6 +19,7 @@ use crate::data_dir::DataDir;
 use crate::error::StoreError;
 use crate::files;
 use crate::manifest::{Manifest, count_chunks};
+use crate::spares::{self, Spares};
 use crate::tree::PartHashes;
 use crate::upload::{Upload, UploadId};
 
@@ -41,6 +42,8 @@ pub struct BlobStore {
     durable: bool,
     pub(crate) uploads: Mutex<HashMap<UploadId, Arc<Upload>>>,
     pub(crate) beginning: Mutex<()>,
+    /// Files of removed blobs, to be written over.
+    spares: Spares,
     /// Threads that delete what is large.
     deleting: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -67,6 +70,7 @@ impl BlobStore {
             durable: true,
             uploads: Mutex::default(),
             beginning: Mutex::default(),
+            spares: Spares::default(),
             deleting: Mutex::default(),
         })
     }
@@ -100,10 +104,11 @@ impl BlobStore {
         Ok(blob)
     }
 
-    /// A blob to be written in place, in any order and by many threads.
+    /// A blob to be written in place, in any order and by many threads: every byte, as the file may be that
+    /// of a blob that is gone.
     pub fn writer(&self, total_bytes: u64) -> Result<BlobWriter<'_>, StoreError> {
         let tmp = self.tmp_dir()?;
-        let file = files::create_reserved(&tmp.path.join("data"), total_bytes)?;
+        let file = self.create_file(&tmp.path.join("data"), total_bytes)?;
         Ok(BlobWriter {
             store: self,
             tmp,
@@ -130,6 +135,23 @@ impl BlobStore {
             chunk_bytes,
             writer,
         })
+    }
+
+    /// A file of this length with its space reserved; what is in it is for the caller to write. On a full
+    /// disk, files that are only kept for later make room.
+    pub(crate) fn create_file(&self, path: &Path, bytes: u64) -> Result<File, StoreError> {
+        if let Some(file) = self.spares.take(path, bytes) {
+            let reserved = files::reserve(&file, bytes);
+            return reserved
+                .map(|()| file)
+                .map_err(StoreError::io("reserve space for", path));
+        }
+        match files::create_reserved(path, bytes) {
+            Err(error) if error.is_disk_full() && self.spares.clear() => {
+                files::create_reserved(path, bytes)
+            }
+            created => created,
+        }
     }
 
     /// Opens a blob after checking its manifest and size; its content is checked by
@@ -222,8 +244,8 @@ impl BlobStore {
         self.open_blob(hash)
     }
 
-    /// Takes a directory away at once and deletes it, if that may take long then at leisure; `false` if it
-    /// was not there.
+    /// Takes a directory away at once; its file is kept to be written over, or deleted, if that may take
+    /// long then at leisure. `false` if it was not there.
     pub(crate) fn discard(&self, dir: &Path) -> Result<bool, StoreError> {
         let grave = TmpDir {
             path: self.tmp_path(),
@@ -236,6 +258,9 @@ impl BlobStore {
         if let Some(parent) = dir.parent() {
             files::sync_dir(parent)?;
         }
+        let Some(grave) = self.spares.keep(grave) else {
+            return Ok(true);
+        };
         let length = std::fs::metadata(grave.path.join("data")).map_or(0, |data| data.len());
         if length >= LARGE_BYTES {
             self.delete_at_leisure(grave);
@@ -294,6 +319,9 @@ pub fn open_in(data_dir: &Path, hash: Hash) -> Result<Blob, StoreError> {
         ErrorKind::NotFound => StoreError::NoBlob(hash),
         _ => StoreError::io("open", &path)(error),
     })?;
+    if !spares::hold(&file, &path).map_err(StoreError::io("inspect", &path))? {
+        return Err(StoreError::NoBlob(hash));
+    }
     let got_bytes = file
         .metadata()
         .map_err(StoreError::io("inspect", &path))?

@@ -6,7 +6,7 @@
 //!      journal.head                the last acknowledged record           Journal
 //!      blobs/<manifest hash>/      data, manifest.json                    BlobStore, Blob
 //!      uploads/<id>/               data, manifest.json, until complete    Upload
-//!      tmp/                        writes in progress; emptied on open
+//!      tmp/                        writes in progress, files to write over; emptied on open
 //! ```
 //!
 //! Everything acknowledged is on disk before the call returns, and a reader is told which record or
@@ -20,6 +20,7 @@ mod files;
 mod in_order;
 mod journal;
 mod manifest;
+mod spares;
 mod tree;
 mod upload;
 mod watch;

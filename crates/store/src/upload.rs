@@ -11,6 +11,7 @@
 
 use std::any::Any;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,7 @@ use crate::blob::{Blob, BlobStore, names_in, read_manifest};
 use crate::error::StoreError;
 use crate::files;
 use crate::manifest::{ChunkHasher, Manifest};
+use crate::spares;
 use crate::watch::{Watch, WatchChunk};
 
 const ID_LENGTH_MAX: usize = 100;
@@ -312,6 +314,11 @@ impl Upload {
         let path = dir.join("data");
         let opened = File::options().read(true).write(true).open(&path);
         let file = opened.map_err(StoreError::io("open", &path))?;
+        // A request that outlives its upload must not write into what the file becomes next.
+        let ours = spares::hold(&file, &path).map_err(StoreError::io("inspect", &path))?;
+        if !ours {
+            return Err(StoreError::io("open", &path)(ErrorKind::NotFound.into()));
+        }
         file.set_len(manifest.total_bytes())
             .map_err(StoreError::io("set the size of", &path))?;
         Ok(Self::new(id, manifest, dir, Some(file), watch))
@@ -481,7 +488,7 @@ impl BlobStore {
         manifest: &Manifest,
     ) -> Result<(), StoreError> {
         let tmp = self.tmp_dir()?;
-        files::create_reserved(&tmp.path.join("data"), manifest.total_bytes())?;
+        self.create_file(&tmp.path.join("data"), manifest.total_bytes())?;
         files::write_synced(&tmp.path.join("manifest.json"), &manifest.to_json())?;
         files::sync_dir(&tmp.path)?;
         files::rename_synced(&tmp.path, dir)
