@@ -530,7 +530,11 @@ mod tests {
         state.keep_only_contribution(None).unwrap();
         assert!(!state.contribution(second).exists() && state.latest().exists());
         let next = contribution::draft_of(&state.contribution_draft());
-        assert_eq!(std::fs::read(next).unwrap(), second.0, "one is written over");
+        assert_eq!(
+            std::fs::read(next).unwrap(),
+            second.0,
+            "one is written over"
+        );
     }
 
     #[test]

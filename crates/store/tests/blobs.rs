@@ -2,12 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use hansa_store::{
-    Blob, BlobStore, Bring, ChunkOutcome, DataDir, Manifest, StoreError, UploadId, Watch, WatchChunk,
+    BlobStore, Bring, ChunkOutcome, DataDir, Manifest, StoreError, UploadId, Watch, WatchChunk,
     hash_bytes,
 };
 
@@ -96,106 +95,6 @@ fn a_large_blob_is_gone_at_once_and_its_bytes_before_the_store_is() {
     assert!(!store.remove(blob.hash()).unwrap());
     drop(store);
     assert_eq!(entries(&home.data().join("tmp")), 0);
-}
-
-/// Long enough to be worth writing over.
-const LONG: usize = 2 << 20;
-
-/// A blob of so many bytes of this value, written in one go.
-fn long_blob(store: &BlobStore, value: u8, length: usize) -> Blob {
-    let writer = store.hashing_writer(length as u64, 1 << 20).unwrap();
-    writer.write_all_at(&vec![value; length], 0).unwrap();
-    writer.finish().unwrap()
-}
-
-fn inode(store: &BlobStore, blob: &Blob) -> u64 {
-    std::fs::metadata(store.path(blob.hash())).unwrap().ino()
-}
-
-fn first_byte(blob: &Blob) -> u8 {
-    let mut byte = [0];
-    blob.read_exact_at(&mut byte, 0).unwrap();
-    byte[0]
-}
-
-#[test]
-fn the_file_of_a_removed_blob_is_written_over_by_the_next_of_about_its_length() {
-    let home = Home::new();
-    let (_data_dir, store) = home.open();
-    for (length, next_length) in [(LONG, LONG), (LONG, LONG + 9), (LONG + 9, LONG)] {
-        let old = long_blob(&store, 1, length);
-        let file = inode(&store, &old);
-        assert!(store.remove(old.hash()).unwrap());
-        drop(old);
-        let short = long_blob(&store, 2, LONG / 2);
-        assert_ne!(inode(&store, &short), file, "much too long for it");
-        let new = long_blob(&store, 3, next_length);
-        assert_eq!(inode(&store, &new), file);
-        new.verify().unwrap();
-        let bytes = std::fs::read(store.path(new.hash())).unwrap();
-        assert_eq!(bytes, vec![3; next_length]);
-        store.remove(short.hash()).unwrap();
-        drop((short, new));
-        let all = store.list().unwrap();
-        all.iter().for_each(|&hash| drop(store.remove(hash)));
-    }
-}
-
-#[test]
-fn what_somebody_reads_or_names_elsewhere_is_not_written_over() {
-    let home = Home::new();
-    let (_data_dir, store) = home.open();
-    let read = long_blob(&store, 1, LONG);
-    store.remove(read.hash()).unwrap();
-
-    // Another process that serves or copies the directory.
-    let copied = long_blob(&store, 2, LONG);
-    let elsewhere = hansa_store::open_blob_in(&home.data(), copied.hash()).unwrap();
-    store.remove(copied.hash()).unwrap();
-    drop(copied);
-
-    let linked = long_blob(&store, 3, LONG);
-    let name = home.dir.path().join("a copy of mine");
-    std::fs::hard_link(store.path(linked.hash()), &name).unwrap();
-    store.remove(linked.hash()).unwrap();
-    drop(linked);
-
-    let new = long_blob(&store, 9, LONG);
-    assert_eq!((first_byte(&read), first_byte(&elsewhere)), (1, 2));
-    assert_eq!(std::fs::read(&name).unwrap(), vec![3; LONG]);
-    assert_eq!(first_byte(&new), 9);
-    // Whoever was the last to read gives the file free.
-    let file = read.path().to_owned();
-    assert!(!file.exists());
-    drop(read);
-    store.remove(new.hash()).unwrap();
-    let held = new;
-    let newer = long_blob(&store, 10, LONG);
-    assert_eq!((first_byte(&held), first_byte(&newer)), (9, 10));
-}
-
-#[test]
-fn a_request_that_outlives_its_upload_writes_into_no_other_blob() {
-    let home = Home::new();
-    let (_data_dir, store) = home.open();
-    let late = vec![1; LONG];
-    let manifest = Manifest::of_bytes(&late, LONG as u64).unwrap();
-    let upload = store.begin_upload(id("late"), manifest).unwrap();
-    let mut writer = upload.chunk_writer(0).unwrap();
-    drop(upload);
-    assert!(store.abort_upload(&id("late")).unwrap());
-    let blob = long_blob(&store, 2, LONG);
-    writer.write(&late).unwrap();
-    drop(writer);
-    blob.verify().unwrap();
-
-    // Chunks that somebody sent before count for nothing in an upload that gets the file.
-    store.remove(blob.hash()).unwrap();
-    drop(blob);
-    let fresh = vec![3; LONG];
-    let manifest = Manifest::of_bytes(&fresh, CHUNK).unwrap();
-    let upload = store.begin_upload(id("fresh"), manifest.clone()).unwrap();
-    assert_eq!(upload.missing().len(), manifest.chunk_count() as usize);
 }
 
 #[test]
