@@ -98,8 +98,9 @@ impl Member {
 
     /// The replica of a job that the site has already. It runs as it was submitted, and nothing
     /// follows it: what comes after is a decision. A pending job is counted on to start when its shape's
-    /// wait, counted from its submission, is over; one that is overdue has no better claim than a job
-    /// that is submitted now. It is paid from what is left, as one that runs is not.
+    /// wait, counted from its submission, is over; one that is overdue, after as long again as it is
+    /// overdue, but no later than a job that is submitted now. It is paid from what is left, as one that
+    /// runs is not.
     ///
     /// # Errors
     /// What is not known of its shape.
@@ -115,9 +116,10 @@ impl Member {
                 let wait = shape_wait(snapshot, place, state)?;
                 let wait = wait.at(snapshot.policy.quantile);
                 let start = submitted.after(wait);
-                match start >= snapshot.now {
+                let overdue = snapshot.now.since(start);
+                match overdue.is_zero() {
                     true => start,
-                    false => snapshot.now.after(wait),
+                    false => snapshot.now.after(overdue.min(wait)),
                 }
             }
         };

@@ -103,6 +103,13 @@ fn jobs_that_are_there_are_counted_and_not_touched() {
     running.sites[0].jobs[0].state = JobState::Pending { submitted };
     let pending = hansa_planner::plan(&running, &ask()).unwrap();
     assert_eq!(pending.members[0].first.starts_in, 30 * MINUTE);
+    // Overdue, it is counted on after as long again, and never later than a new one.
+    for (minutes_ago, starts_in) in [(60, 0), (61, 1), (80, 20), (120, 60), (600, 60)] {
+        running.sites[0].jobs = vec![waiting("h100-8h", minutes_ago * MINUTE)];
+        let pending = hansa_planner::plan(&running, &ask()).unwrap();
+        let first = pending.members[0].first;
+        assert_eq!(first.starts_in, starts_in * MINUTE, "{minutes_ago}");
+    }
 
     // One whose shape has left the profile runs on, but nothing is known of it.
     running.sites[0].jobs[0].shape = "old".into();

@@ -80,22 +80,24 @@ pub(super) fn decide(
 
 /// What the plan in force says of shapes that must not be used for a while, or of which too little is known
 /// now: it stays, so that jobs which wait keep their places. Where nothing may be submitted, the queue
-/// submits nothing.
+/// submits nothing. A shape that is shut while others of its site can be used is left for those.
 fn untouched(snapshot: &Snapshot, current: &Adopted) -> Vec<SitePlan> {
-    let (_, excluded) = candidates(snapshot);
+    let (usable, excluded) = candidates(snapshot);
+    let elsewhere = |plan: &SitePlan| usable.iter().any(|usable| usable.site == plan.site);
     let passing = |plan: &&SitePlan| {
         excluded.iter().any(|excluded| {
             let same = excluded.site == plan.site && excluded.shape.0 == plan.shape.as_str();
-            same && matches!(
-                excluded.reason,
-                Exclusion::Shut { .. }
-                    | Exclusion::NeverProbed
-                    | Exclusion::ProbeTooOld { .. }
-                    | Exclusion::NoRate
-                    | Exclusion::NoStartup
-                    | Exclusion::NoTransfer
-                    | Exclusion::NoEvaluation
-            )
+            let passing = match excluded.reason {
+                Exclusion::Shut { .. } => !elsewhere(plan),
+                Exclusion::NeverProbed
+                | Exclusion::ProbeTooOld { .. }
+                | Exclusion::NoRate
+                | Exclusion::NoStartup
+                | Exclusion::NoTransfer
+                | Exclusion::NoEvaluation => true,
+                _ => false,
+            };
+            same && passing
         })
     };
     current.sites.iter().filter(passing).cloned().collect()

@@ -433,6 +433,20 @@ fn where_nothing_may_be_decided_for_a_while_the_plan_in_force_stays() {
     assert_eq!(drained.adopt, None, "{}", drained.verdict);
     scene.view.drained.clear();
 
+    // Shut alone, a shape gives way to another of its site.
+    scene.probe("four", ProbeAnswer::Starts(UnixS(START + 60)));
+    let mut shut = scene.look();
+    shut.sites[0].shapes[0].shut = Some(hansa_planner::Fact {
+        value: "the partition is down".to_owned(),
+        source: hansa_planner::Source::Operator,
+        at: shut.now,
+    });
+    let rate = shut.sites[0].shapes[0].rate.clone();
+    shut.sites[0].shapes[1].rate = rate;
+    let moved = next(&shut, Some(0.1)).adopt.unwrap();
+    assert_eq!(moved.sites[0].shape.as_str(), "four", "{}", moved.why);
+    scene.probe("four", refused(true));
+
     // Nobody has probed for a day.
     scene.now_s += 86_400;
     let blind = scene.look();
