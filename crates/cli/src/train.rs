@@ -64,6 +64,16 @@ pub struct ReplicaArguments {
     /// on. Once a replica was told that the run is over, it ends with 0 instead, and sooner.
     #[arg(long, default_value_t = 30.0, value_parser = minutes)]
     give_up_after_min: f64,
+    /// How many seconds a stop may take: finish the step, encode, upload, say goodbye. What is not done by
+    /// then is left to a successor.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 120,
+        overrides_with = "leave_within_s"
+    )]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    leave_within_s: u64,
     /// Print what happens as JSON lines on stdout instead of a progress bar.
     #[arg(long)]
     pub json: bool,
@@ -95,6 +105,7 @@ impl ReplicaArguments {
             options.link.route.http = HttpVersion::Two;
         }
         options.wait_if_busy = self.wait_if_busy;
+        options.leave_within = Duration::from_secs(self.leave_within_s);
         options.events = if self.json {
             json_lines()
         } else {

@@ -245,9 +245,10 @@ fn surroundings(text: &mut String, profile: &Profile) {
     }
 }
 
-/// Where ranks meet. The batch script runs on the job's first node; jobs that share it have other numbers.
+/// Where ranks meet. The batch script runs on the job's first node; jobs that share it have other numbers. Ten
+/// ports for each: a trainer that is started again should not find its predecessor's in use.
 const MEETING_POINT: &str = "export MASTER_ADDR=\"${MASTER_ADDR:-$(hostname)}\"\n\
-    export MASTER_PORT=\"${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 12000))}\"\n";
+    export MASTER_PORT=\"${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 1200 * 10))}\"\n";
 
 /// Runs the command so that signals reach it, and its exit code is the job's.
 fn body(text: &mut String, command: &str) {
@@ -314,6 +315,8 @@ fn hansa(what: &str, profile: &Profile, replica: &str) -> String {
     words.extend(["--replica", replica, "--corpus", &corpus, "--state", &state]);
     // Its predecessor in the chain may still be leaving.
     words.push("--wait-if-busy");
+    let leave_within = script.leave_within_s().to_string();
+    words.extend(["--leave-within-s", &leave_within]);
     let cache = script.cache.as_ref().map(|path| path.to_string_lossy());
     if let Some(cache) = &cache {
         words.extend(["--cache", cache]);

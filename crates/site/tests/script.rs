@@ -87,7 +87,7 @@ fn a_job_with_a_command_of_its_own_in_a_singleton_chain_behind_the_relay() {
 #[test]
 fn a_job_for_torchtitan_under_the_agent_on_four_nodes() {
     let trainer = "trainer = \"torchrun --nnodes {nodes} --node-rank $SLURM_NODEID --nproc-per-node \
-                   {gpus_per_node} --master-addr $MASTER_ADDR --master-port $MASTER_PORT \
+                   {gpus_per_node} --master-addr $MASTER_ADDR --master-port $((MASTER_PORT + HANSA_ATTEMPT % 10)) \
                    -m hansa.torchtitan\"\n";
     let trainer = format!("[script]\n{trainer}");
     let changes = [
@@ -111,8 +111,8 @@ fn a_trainer_sees_its_tasks_variables_and_blanks_stay_where_they_are() {
             "singularity exec --bind /scratch train.sif --",
             "env NODE=7",
         );
-    let text =
-        format!("{text}hansa = \"./agent\"\ntrainer = 'printf \"%s|\" $NODE \"two words\"'\n");
+    let prints = "printf \"%s|\" $NODE \"two words\" $((MASTER_PORT + HANSA_ATTEMPT % 10))";
+    let text = format!("{text}hansa = \"./agent\"\ntrainer = '{prints}'\n");
     let profile = Profile::parse(&text, Path::new("/home/me/lumi.toml")).unwrap();
     let job = script(&profile, StartRule::Now);
     // Stands for the agent: drops its own arguments, and starts the trainer.
@@ -125,10 +125,14 @@ fn a_trainer_sees_its_tasks_variables_and_blanks_stay_where_they_are() {
     let output = Command::new("bash")
         .args(["-c", &job])
         .env("SLURM_JOB_ID", "70001")
+        .env("HANSA_ATTEMPT", "13")
         .current_dir(folder.path())
         .output()
         .unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "7|two words|");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "7|two words|24013|"
+    );
 }
 
 #[test]

@@ -186,6 +186,14 @@ impl ScriptSection {
     pub fn container_of_hansa(&self) -> Option<&str> {
         self.container.as_deref().filter(|_| self.trainer.is_none())
     }
+
+    /// How long a stop may take: until the walltime's end, less what processes need to end, and a clock that
+    /// is a little late.
+    #[must_use]
+    pub fn leave_within_s(&self) -> u64 {
+        let margin = (self.signal_before_s / 5).min(60);
+        self.signal_before_s - margin
+    }
 }
 
 fn default_hansa() -> String {

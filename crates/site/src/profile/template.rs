@@ -75,7 +75,9 @@ logs = "logs"
                                     # and container are put before it then; not with command
 # train_arguments = ["--threads=8"] # further arguments of `hansa train`, or of `hansa agent`
 # signal_before_s = 300             # told to leave so long before the walltime's end: a minute of
-                                    # Slurm's own, a last step, and the upload
+                                    # Slurm's own, a last step, and the upload. A minute of it, but no
+                                    # more than a fifth, is kept back; the rest is --leave-within-s,
+                                    # which a command of your own must say itself
 # environment = { OMP_NUM_THREADS = "8" }  # no secrets: job scripts are readable
 
 [watch]
