@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hansa_corpus::Corpus;
 use hansa_session::embedded::layout_of;
@@ -19,6 +19,7 @@ use crate::error::{Error, LinkError};
 use crate::exchange::Places;
 use crate::foreign::Foreign;
 use crate::link::{Door, Patience};
+use crate::losses::Losses;
 use crate::run_file::{RunFile, first_difference};
 
 /// The socket's name in its folder.
@@ -26,8 +27,6 @@ const SOCKET: &str = "agent.sock";
 const RUN_FILE: &str = "run.json";
 /// Ranks that a trainer may say it has.
 const RANKS_MAX: u32 = 1 << 20;
-/// Pauses between two starts: 1 s, twice that, and so on up to this.
-const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// How long a trainer that was told that it is over may take to end.
 const END_GRACE: Duration = Duration::from_secs(10);
 
@@ -52,7 +51,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// The folder for exported weights; `None`: `/dev/shm` while it has room. The state directory if that is full.
     pub exchange: Option<PathBuf>,
-    /// How often in a row a trainer may be lost without having done a step.
+    /// So often in a row a trainer may be lost without a checkpoint or a contribution between, and four times as
+    /// often within an hour.
     pub losses_max: u32,
     /// From a trainer's start to its hello.
     pub start_within: Duration,
@@ -79,7 +79,8 @@ impl Options {
 /// One replica with a foreign trainer.
 pub struct Agent {
     options: Options,
-    steps: Arc<AtomicU64>,
+    /// Checkpoints and contributions that trainers have made.
+    lasting: Arc<AtomicU64>,
 }
 
 /// What belongs to one session's trainer, seen from both threads.
@@ -100,8 +101,8 @@ impl Agent {
     /// An agent that has not started yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let steps = Arc::default();
-        Self { options, steps }
+        let lasting = Arc::default();
+        Self { options, lasting }
     }
 
     /// Trains until the run is complete or a signal asks for a goodbye; a second signal ends it at once.
@@ -111,7 +112,7 @@ impl Agent {
     /// As [`Session::run`], and a trainer that is lost again and again.
     pub async fn run(self) -> Result<Outcome, Error> {
         let mut signals = Signals::listen(true)?;
-        let (mut lost, mut steps_before) = (0, 0);
+        let mut losses = Losses::new(self.options.losses_max);
         loop {
             let (outcome, asked_to_stop, status) = self.session(&mut signals).await?;
             let why = match outcome {
@@ -122,15 +123,14 @@ impl Agent {
                 return Err(Error::TrainerUnfit { status: UNFIT });
             }
             if asked_to_stop {
+                tracing::warn!(why, "lost the trainer while leaving");
                 return Ok(Outcome::StoppedWithoutGoodbye);
             }
-            let steps = self.steps.load(Ordering::Relaxed);
-            lost = if steps > steps_before { 1 } else { lost + 1 };
-            steps_before = steps;
-            if lost >= self.options.losses_max.max(1) {
-                return Err(Error::TrainerKeepsFailing { lost, why });
-            }
-            let pause = Duration::from_secs(1 << (lost - 1).min(6)).min(PAUSE_MAX);
+            let lasting = self.lasting.load(Ordering::Relaxed);
+            let pause = match losses.add(Instant::now(), lasting) {
+                Ok(pause) => pause,
+                Err(lost) => return Err(Error::TrainerKeepsFailing { lost, why }),
+            };
             (self.options.session.events)(&SessionEvent::TrainerLost {
                 reason: why,
                 again_in_s: pause.as_secs_f64(),
@@ -169,7 +169,7 @@ impl Agent {
         let status = child.ended().and_then(|status| status.code());
         let clear = move || {
             if lost {
-                child.kill()
+                child.end()
             } else {
                 child.finish(END_GRACE)
             }
@@ -180,12 +180,13 @@ impl Agent {
     }
 
     fn factory(&self, life: Life) -> TrainerFactory {
-        let (options, steps) = (self.options.clone(), self.steps.clone());
+        let (options, lasting) = (self.options.clone(), self.lasting.clone());
         Box::new(move |recipe, corpus| {
             let lost = |error: LinkError| match error {
                 LinkError::Unfit(_)
                 | LinkError::OtherModel(_)
                 | LinkError::OtherVersion { .. }
+                | LinkError::SetUp { .. }
                 | LinkError::NeverCame { .. } => TrainerError::failed(error),
                 other => TrainerError::Lost(other.to_string()),
             };
@@ -193,7 +194,7 @@ impl Agent {
                 options: &options,
                 life: &life,
             };
-            let foreign = start.trainer(recipe, &corpus, steps);
+            let foreign = start.trainer(recipe, &corpus, lasting);
             Ok(Box::new(foreign.map_err(lost)?) as Box<dyn Trainer>)
         })
     }
@@ -210,24 +211,31 @@ impl Start<'_> {
         &self,
         recipe: &Recipe,
         corpus: &Corpus,
-        steps: Arc<AtomicU64>,
+        lasting: Arc<AtomicU64>,
     ) -> Result<Foreign, LinkError> {
         let session = &self.options.session;
         let layout = layout_of(&recipe.model);
         let layout = layout.map_err(|error| LinkError::OtherModel(error.to_string()))?;
         let corpus_dir = absolute(&session.corpus_dir)?;
+        let state_dir = absolute(&session.state_dir)?;
         let replica = session.replica.to_string();
+        let places = Places::new(
+            self.options.exchange.clone(),
+            &state_dir,
+            &recipe.name,
+            &replica,
+        );
         let run = RunFile::new(recipe, corpus, &corpus_dir, &layout, replica);
         let run = run
             .and_then(serde_json::to_value)
             .map_err(|error| LinkError::Nonsense(error.to_string()))?;
-        let state_dir = absolute(&session.state_dir)?;
         let run_file = state_dir.join(RUN_FILE);
         write_whole(&run_file, &run)?;
 
         // Kept until the trainer has connected: nobody else has business there.
         let (socket, _folder) = self.socket(&state_dir)?;
         let door = Door::open(&socket)?;
+        let began = Instant::now();
         let child = self.start_child(&socket, &run_file)?;
         let patience = Patience {
             start: self.options.start_within,
@@ -244,13 +252,23 @@ impl Start<'_> {
             return Err(link.refuse(LinkError::OtherModel(wrong)));
         }
         link.welcome(&run)?;
+        let took_s = began.elapsed().as_secs_f64().round();
         tracing::info!(
             software = hello.software,
             ranks = hello.ranks,
+            took_s,
             "the trainer is here"
         );
-        let places = Places::new(self.options.exchange.clone(), &state_dir);
-        Ok(Foreign::new(link, layout, hello.ranks, places, steps))
+        let (ttl_s, foreign) = (recipe.lease.ttl_min_s, !child.is_none());
+        if foreign && took_s > ttl_s {
+            tracing::warn!(
+                took_s,
+                ttl_s,
+                "the trainer took longer to start than a lease may last: if it is lost, others may train its \
+                 windows before it is back; raise lease.ttl_min_s and session_ttl_s of the recipe"
+            );
+        }
+        Ok(Foreign::new(link, layout, hello.ranks, places, lasting))
     }
 
     fn socket(&self, state_dir: &Path) -> Result<(PathBuf, Option<tempfile::TempDir>), LinkError> {
@@ -260,13 +278,22 @@ impl Start<'_> {
             (None, TrainerSource::Command(_)) => {
                 // Made with mode 0700.
                 let folder = tempfile::Builder::new().prefix("hansa-agent-").tempdir();
-                let folder = folder.map_err(io("make a folder for the agent's socket"))?;
+                let folder = folder.map_err(set_up("make a folder for the agent's socket"))?;
                 Ok((folder.path().join(SOCKET), Some(folder)))
             }
         }
     }
 
     fn start_child(&self, socket: &Path, run_file: &Path) -> Result<Child, LinkError> {
+        let mut slot = self
+            .life
+            .child
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Looked at under the slot's lock: who ends this life looks into the slot afterwards.
+        if self.life.over.load(Ordering::Relaxed) {
+            return Err(LinkError::Closed);
+        }
         let child = match &self.options.trainer {
             TrainerSource::Elsewhere => {
                 (self.options.session.events)(&SessionEvent::Waiting {
@@ -275,26 +302,24 @@ impl Start<'_> {
                 Child::default()
             }
             TrainerSource::Command(words) => {
-                Child::start(words, socket, run_file).map_err(io("start the trainer's command"))?
+                let program = words.first().map_or("", String::as_str);
+                let what = format!("start the trainer's command {program:?}");
+                Child::start(words, socket, run_file).map_err(set_up(what))?
             }
         };
-        let mut slot = self
-            .life
-            .child
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
         *slot = child.clone();
         Ok(child)
     }
 }
 
-fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> LinkError {
-    move |source| LinkError::Io { what, source }
+fn set_up(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> LinkError {
+    let what = what.into();
+    move |source| LinkError::SetUp { what, source }
 }
 
 /// The trainer may work in another directory.
 fn absolute(path: &Path) -> Result<PathBuf, LinkError> {
-    std::path::absolute(path).map_err(io("find the working directory"))
+    std::path::absolute(path).map_err(set_up("find the working directory"))
 }
 
 fn write_whole(path: &Path, value: &serde_json::Value) -> Result<(), LinkError> {
@@ -302,5 +327,5 @@ fn write_whole(path: &Path, value: &serde_json::Value) -> Result<(), LinkError> 
     let written = std::fs::write(&temporary, format!("{value:#}\n"));
     written
         .and_then(|()| std::fs::rename(&temporary, path))
-        .map_err(io("write run.json"))
+        .map_err(set_up(format!("write {}", path.display())))
 }

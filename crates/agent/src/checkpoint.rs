@@ -5,7 +5,7 @@
 //! `accepted.ckpt` names goes when the next one is complete.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,8 @@ use serde_json::Value;
 
 const VERSION: u32 = 1;
 const FOLDERS: &str = "trainer";
+/// More than any session's part takes.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// The small file.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -28,7 +30,17 @@ pub(crate) struct Envelope {
 impl Envelope {
     /// Reads a checkpoint's file, and where its folder is.
     pub fn read(path: &Path) -> io::Result<(Self, PathBuf)> {
-        let envelope: Self = serde_json::from_slice(&std::fs::read(path)?)?;
+        let mut text = Vec::new();
+        // The embedded trainer's checkpoint, which holds weights, is no envelope.
+        let size = File::open(path)?
+            .take(BYTES_MAX + 1)
+            .read_to_end(&mut text)?;
+        if size as u64 > BYTES_MAX || !text.starts_with(b"{") {
+            let wrong = "no trainer under `hansa agent` wrote it; was it `hansa train`? Give this one a state \
+                         directory of its own";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
+        }
+        let envelope: Self = serde_json::from_slice(&text)?;
         if envelope.version != VERSION {
             let found = envelope.version;
             let wrong = format!("its version is {found}, this hansa writes {VERSION}");
@@ -52,7 +64,7 @@ fn folders_of(path: &Path) -> PathBuf {
 pub(crate) fn new_folder(path: &Path) -> io::Result<PathBuf> {
     let folders = folders_of(path);
     std::fs::create_dir_all(&folders)?;
-    remove_unnamed(path)?;
+    remove_unnamed(path, &named(path)?);
     let numbers = std::fs::read_dir(&folders)?.map(|entry| {
         let name = entry?.file_name();
         Ok(name.to_str().and_then(|name| name.parse::<u64>().ok()))
@@ -85,7 +97,12 @@ pub(crate) fn name(path: &Path, folder: &Path, meta: &Value) -> io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
-    remove_unnamed(path)
+    match named(path) {
+        Ok(named) => remove_unnamed(path, &named),
+        // The checkpoint is there; the next one tells.
+        Err(error) => tracing::warn!(%error, "cannot look for old checkpoints"),
+    }
+    Ok(())
 }
 
 fn sync_tree(folder: &Path) -> io::Result<()> {
@@ -100,8 +117,8 @@ fn sync_tree(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Removes folders that no checkpoint beside `path` names.
-fn remove_unnamed(path: &Path) -> io::Result<()> {
+/// Folders that checkpoints beside `path` name.
+fn named(path: &Path) -> io::Result<Vec<PathBuf>> {
     let parent = path.parent().unwrap_or(Path::new("."));
     let mut named = Vec::new();
     for entry in std::fs::read_dir(parent)? {
@@ -114,13 +131,20 @@ fn remove_unnamed(path: &Path) -> io::Result<()> {
             named.push(Envelope::read(&file)?.1);
         }
     }
-    for entry in std::fs::read_dir(folders_of(path))? {
-        let folder = entry?.path();
-        if !named.contains(&folder) {
-            std::fs::remove_dir_all(&folder)?;
+    Ok(named)
+}
+
+/// Removes the others. What cannot go now (NFS keeps a file that a process has open) goes another time.
+fn remove_unnamed(path: &Path, named: &[PathBuf]) {
+    let folders = std::fs::read_dir(folders_of(path)).into_iter().flatten();
+    for folder in folders.flatten().map(|entry| entry.path()) {
+        if named.contains(&folder) {
+            continue;
+        }
+        if let Err(error) = std::fs::remove_dir_all(&folder) {
+            tracing::warn!(folder = %folder.display(), %error, "cannot remove an old checkpoint yet");
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -174,6 +198,28 @@ mod tests {
         save(&latest, "2");
         assert_eq!(content(&latest), "2");
         assert!(!torn.join("half").exists());
+    }
+
+    #[test]
+    fn an_old_folder_that_cannot_go_holds_up_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let latest = dir.path().join("latest.ckpt");
+        save(&latest, "1");
+        // What stands for it cannot be removed as a folder.
+        let stuck = dir.path().join(FOLDERS).join("stuck");
+        std::fs::write(&stuck, "").unwrap();
+        save(&latest, "2");
+        assert_eq!(content(&latest), "2");
+        assert!(stuck.exists());
+    }
+
+    #[test]
+    fn the_embedded_trainers_checkpoint_is_told_from_a_damaged_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let latest = dir.path().join("latest.ckpt");
+        std::fs::write(&latest, b"\x08\0\0\0weights").unwrap();
+        let error = Envelope::read(&latest).unwrap_err();
+        assert!(error.to_string().contains("hansa train"), "{error}");
     }
 
     #[test]

@@ -3,20 +3,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::losses::TooOften;
+
 /// Why an agent ends.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The session's own reasons.
     #[error(transparent)]
     Session(#[from] hansa_session::Error),
-    /// The trainer was lost too often without a step between.
+    /// The trainer was lost too often.
     #[error(
-        "the trainer was lost {lost} times in a row, the last time because: {why}; look at what it \
+        "the trainer was lost {lost}, the last time because: {why}; look at what it \
          printed above. What it has trained is kept: once it is mended, start this replica again"
     )]
     TrainerKeepsFailing {
         /// How often.
-        lost: u32,
+        lost: TooOften,
         /// The last reason.
         why: String,
     },
@@ -79,6 +81,14 @@ pub enum LinkError {
     /// It has another model.
     #[error("the trainer's model is not the run's: {0}")]
     OtherModel(String),
+    /// What it needs cannot be made.
+    #[error("{what}: {source}")]
+    SetUp {
+        /// A bare verb phrase.
+        what: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// The socket fails.
     #[error("{what}: {source}")]
     Io {

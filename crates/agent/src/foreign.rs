@@ -27,8 +27,10 @@ pub(crate) struct Foreign {
     exported: Option<Exported>,
     /// The checkpoint's folder whose content the trainer has, untouched.
     holds: Option<PathBuf>,
-    /// Steps that any trainer of this agent has done.
-    steps: Arc<AtomicU64>,
+    /// Checkpoints and contributions that any trainer of this agent has made, each beyond the one before.
+    lasting: Arc<AtomicU64>,
+    /// Whether a step was done since the last of these.
+    beyond: bool,
 }
 
 /// A complaint in the trainer's words.
@@ -42,7 +44,7 @@ impl Foreign {
         layout: Layout,
         ranks: u32,
         places: Places,
-        steps: Arc<AtomicU64>,
+        lasting: Arc<AtomicU64>,
     ) -> Self {
         Self {
             link,
@@ -51,7 +53,15 @@ impl Foreign {
             places,
             exported: None,
             holds: None,
-            steps,
+            lasting,
+            beyond: false,
+        }
+    }
+
+    /// What was trained is kept somewhere.
+    fn lasts(&mut self) {
+        if std::mem::take(&mut self.beyond) {
+            self.lasting.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -78,28 +88,36 @@ impl Foreign {
     fn export(&mut self) -> Result<Exported, TrainerError> {
         let head = Header::build(&self.layout, Dtype::F32, Metadata::new());
         let bytes = head.map_err(TrainerError::failed)?.0.file_bytes();
-        let name = format!("hansa-export-{}.safetensors", std::process::id());
-        let places = self.places.for_bytes(bytes).into_iter();
-        let files: Vec<PathBuf> = places.map(|folder| folder.join(&name)).collect();
-        let mut full = None;
-        for file in files {
-            let to = text_of(&file)?;
+        let mut last = String::new();
+        for place in self.places.for_bytes(bytes) {
+            let file = match place.file() {
+                Ok(file) => file,
+                Err(error) => {
+                    last = error.to_string();
+                    tracing::warn!(why = last, "the exported weights go elsewhere");
+                    continue;
+                }
+            };
+            let to = text_of(file.path())?;
             match self.ask(&Ask::Export { to })? {
-                Ok(_) => return Exported::open(&file, &self.layout).map_err(unusable),
+                Ok(_) => return Exported::open(file, &self.layout).map_err(unusable),
+                Err(complaint) if complaint.kind == ComplaintKind::NonFinite => {
+                    return Err(refused(complaint));
+                }
                 Err(complaint) => {
-                    let _ = std::fs::remove_file(&file);
-                    if complaint.kind != ComplaintKind::NoSpace {
-                        return Err(refused(complaint));
+                    last = complaint.why;
+                    match complaint.kind {
+                        ComplaintKind::NoSpace => {
+                            tracing::warn!(why = last, "no room for the exported weights");
+                        }
+                        _ => tracing::warn!(why = last, "the exported weights go elsewhere"),
                     }
-                    tracing::warn!(why = complaint.why, "no room for the exported weights");
-                    full = Some(complaint);
                 }
             }
         }
-        let full = full.map_or(String::new(), |complaint| complaint.why);
         Err(TrainerError::failed(Complained(format!(
-            "there is no room for the exported weights of {bytes} bytes ({full}); free some, or give \
-             --exchange a folder that has it"
+            "the weights of {bytes} bytes could be exported nowhere ({last}); make room, or give --exchange \
+             a folder that has it"
         ))))
     }
 }
@@ -158,7 +176,7 @@ impl Trainer for Foreign {
             let loss = answer.loss;
             return Err(TrainerError::NonFinite(format!("the loss is {loss}")));
         }
-        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.beyond = true;
         Ok(StepReport {
             loss: answer.loss,
             grad_norm: answer.grad_norm,
@@ -187,6 +205,8 @@ impl Trainer for Foreign {
         exported.read(first, values).map_err(unusable)?;
         if first + (values.len() as u64) < self.layout.elements() {
             self.exported = Some(exported);
+        } else {
+            self.lasts();
         }
         Ok(())
     }
@@ -197,6 +217,7 @@ impl Trainer for Foreign {
         self.must(&Ask::Save { folder })?;
         checkpoint::name(path, &made, meta).map_err(at_path(path))?;
         self.holds = Some(made);
+        self.lasts();
         Ok(())
     }
 

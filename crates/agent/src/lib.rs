@@ -19,10 +19,12 @@ mod error;
 mod exchange;
 mod foreign;
 mod link;
+mod losses;
 mod protocol;
 mod run_file;
 
 pub use agent::{Agent, Options, TrainerSource};
 pub use error::{Error, LinkError};
+pub use losses::TooOften;
 pub use protocol::{Ask, Hello, PROTOCOL_VERSION, TensorEntry};
 pub use run_file::RunFile;

@@ -4,6 +4,7 @@
 //! no progress is given up after a stated time. Any line from the trainer is progress.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,13 +42,16 @@ pub(crate) struct Door {
 impl Door {
     /// Makes the socket. Its folder must be the user's own: whoever connects is believed.
     pub fn open(path: &Path) -> Result<Self, LinkError> {
-        let io = |what| move |source| LinkError::Io { what, source };
-        // An agent that was killed leaves its socket behind.
-        let _ = std::fs::remove_file(path);
-        let listener = UnixListener::bind(path).map_err(io("make the agent's socket"))?;
-        listener
-            .set_nonblocking(true)
-            .map_err(io("set up the agent's socket"))?;
+        let io = |source| {
+            let what = format!("make the agent's socket {}", path.display());
+            LinkError::SetUp { what, source }
+        };
+        // An agent that was killed leaves its socket behind. Nothing else is removed.
+        if std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket()) {
+            let _ = std::fs::remove_file(path);
+        }
+        let listener = UnixListener::bind(path).map_err(io)?;
+        listener.set_nonblocking(true).map_err(io)?;
         let path = path.to_owned();
         Ok(Self { listener, path })
     }
@@ -315,6 +319,26 @@ mod tests {
         let stop = Arc::new(AtomicBool::new(false));
         let error = door.meet(&child, patience(LONG), &stop).err().unwrap();
         assert!(matches!(&error, LinkError::Ended(how) if how == "exit status 4"));
+    }
+
+    #[test]
+    fn a_socket_takes_the_place_of_an_old_one_and_of_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        drop(Door::open(&path).unwrap());
+        std::fs::write(&path, "notes").unwrap();
+        let error = Door::open(&path).err().unwrap();
+        assert!(
+            error.to_string().contains(path.to_str().unwrap()),
+            "{error}"
+        );
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "notes");
+        // Longer than a socket's path may be.
+        let error = Door::open(&dir.path().join("long".repeat(40)))
+            .err()
+            .unwrap();
+        assert!(matches!(error, LinkError::SetUp { .. }), "{error}");
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub struct Arguments {
     /// [default: /dev/shm while it has room].
     #[arg(long)]
     exchange: Option<PathBuf>,
-    /// How often in a row the trainer may crash or hang without a step between, before the agent ends.
+    /// So often in a row the trainer may crash or hang, without a checkpoint or a contribution between, until the
+    /// agent ends; so does four times as often within an hour.
     #[arg(long, value_name = "TIMES", default_value_t = 3)]
     losses_max: u32,
     /// How many minutes the trainer may take from its start to its first word.

@@ -8,7 +8,9 @@ mod common;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::torch::{agent_line, losses, place, plain_loop, python, root};
+use common::torch::{
+    agent_line, all_gone, descendants, ended_well, losses, place, plain_loop, python, root, signal,
+};
 use common::{End, Place, Process, Server, documents};
 
 /// An agent that ended with exit code 1 and one error, the last thing it said, with all of these words.
@@ -132,6 +134,78 @@ fn an_old_torch_is_named_and_not_tried_again() {
             "torchtitan 0.3.x with torch 2.14",
             "hansa.Session",
         ],
+    );
+    assert!(!end.stdout.contains("trainer_lost"), "{}", end.stdout);
+    goes_on(&place, server);
+}
+
+#[test]
+fn a_trainer_that_hangs_is_ended_and_started_again() {
+    let Some(python) = python() else { return };
+    let place = place(&[("rounds = 2", "rounds = 40")]);
+    let server = place.serve("data");
+    place.token("alder", "data");
+    let line = agent_line(
+        "alder",
+        &server,
+        "--hang-after-min 0.2",
+        &plain_loop(&python),
+    );
+    let mut agent = place.start(&line);
+    agent.event("step");
+    let stopped = descendants(agent.id());
+    for process in &stopped {
+        signal(*process, libc::SIGSTOP);
+    }
+    let lost = agent.event("trainer_lost");
+    let reason = lost["reason"].as_str().unwrap();
+    assert!(reason.contains("has shown no progress"), "{reason}");
+    all_gone(&stopped);
+    agent.event("step");
+    ended_well(agent);
+    server.process.end_well();
+    assert_eq!(place.verified("data")["ended"], true);
+}
+
+#[test]
+fn a_trainer_that_something_else_starts_may_come_first_and_come_again() {
+    let Some(python) = python() else { return };
+    let place = place(&[("rounds = 2", "rounds = 40")]);
+    let server = place.serve("data");
+    place.token("alder", "data");
+    let state = place.path("state-alder");
+    let trainer = || {
+        let mut words = vec![format!("PYTHONPATH={}/python", root().display())];
+        words.push(format!("HANSA_AGENT_SOCKET={}/agent.sock", state.display()));
+        words.push(format!("HANSA_RUN_FILE={}/run.json", state.display()));
+        words.push(plain_loop(&python).replace("{root}", &root().display().to_string()));
+        place.start_other("env", &words.join(" "))
+    };
+    let early = trainer();
+    let line = agent_line("alder", &server, "", "");
+    let (line, _) = line.split_once(" -- ").unwrap();
+    let mut agent = place.start(line);
+    agent.event("step");
+    early.kill();
+    agent.event("trainer_lost");
+    let again = trainer();
+    agent.event("step");
+    ended_well(agent);
+    assert_eq!(again.end().code, Some(0));
+    server.process.end_well();
+    assert_eq!(place.verified("data")["ended"], true);
+}
+
+#[test]
+fn a_command_that_is_not_there_is_told_at_once() {
+    let place = place(&[]);
+    let server = place.serve("data");
+    place.token("alder", "data");
+    let line = agent_line("alder", &server, "", "");
+    let (line, _) = line.split_once(" -- ").unwrap();
+    let end = broken(
+        place.start(&format!("{line} -- ./torchrum")),
+        &["start the trainer's command", "./torchrum"],
     );
     assert!(!end.stdout.contains("trainer_lost"), "{}", end.stdout);
     goes_on(&place, server);

@@ -437,7 +437,8 @@ impl Shell {
         let held_out = self.run.corpus.windows(hansa_corpus::Split::HeldOut).0;
         let windows_max = self.run.recipe.evaluation.windows_max;
         let windows = windows_max.map_or(held_out, |max| max.min(held_out));
-        let batch = self.run.recipe.phase.batch;
+        // Of each rank.
+        let batch = self.run.recipe.phase.batch * u64::from(self.ranks);
         self.worker.run(move |trainer, reports| {
             jobs::evaluate(trainer, reports, generation, windows, batch);
         });

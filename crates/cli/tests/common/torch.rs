@@ -65,7 +65,8 @@ pub fn agent_line(site: &str, server: &Server, options: &str, command: &str) -> 
     let command = command.replace("{root}", &root.to_string());
     format!(
         "agent --coordinator {url} --token-file {site}.toml --site {site} --replica r0 --corpus corpus --state \
-         state-{site} --json {options} -- env PYTHONPATH={root}/python OMP_NUM_THREADS=1 {command}"
+         state-{site} --json {options} -- env PYTHONPATH={root}/python OMP_NUM_THREADS=1 \
+         HANSA_CPU=1 {command}"
     )
 }
 
@@ -151,7 +152,12 @@ pub fn all_gone(processes: &[u32]) {
 
 /// SIGKILL.
 pub fn kill(process: u32) {
+    signal(process, libc::SIGKILL);
+}
+
+/// To a process below one that this test has started.
+pub fn signal(process: u32, signal: libc::c_int) {
     let process = libc::pid_t::try_from(process).unwrap();
     // SAFETY: kill() takes no pointers. It is a process below one that this test has started.
-    assert_eq!(unsafe { libc::kill(process, libc::SIGKILL) }, 0);
+    assert_eq!(unsafe { libc::kill(process, signal) }, 0);
 }
