@@ -24,12 +24,18 @@ def main() -> None:
     """The loop."""
     recipe = run_description()["recipe"]
     model = Qwen3(recipe["model"])
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
+    inner = recipe["inner"]
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        betas=(inner["beta1"], inner["beta2"]),
+        eps=inner["eps"],
+        weight_decay=inner["weight_decay"],
+    )
     for step in hansa.Session(model, optimizer, loss_sum):
         optimizer.zero_grad()
         loss = loss_sum(model, step.inputs, step.targets) / step.tokens
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe["inner"]["clip_norm"])
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), inner["clip_norm"])
         optimizer.step()
         step.done(loss, norm)
 

@@ -76,6 +76,7 @@ def measured(work: Path, ranks: int, times: int) -> dict[str, Any]:
         "PYTHONPATH": str(HERE.parent.parent / "python"),
         "HANSA_AGENT_SOCKET": str(work / "s"),
         "HANSA_RUN_FILE": str(work / "run.json"),
+        "HANSA_CPU": "1",
     }
     # Its logs go with the folder.
     trainer = subprocess.Popen(command, cwd=work, env=environment, stdout=subprocess.DEVNULL)

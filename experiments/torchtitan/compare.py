@@ -73,7 +73,7 @@ def main() -> None:
 def environment(**more: str) -> dict[str, str]:
     """With this package, and one thread a rank."""
     path = str(HERE.parent.parent / "python")
-    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | more
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HANSA_CPU": "1"} | more
 
 
 def torchrun(ranks: int, *words: str) -> list[str]:

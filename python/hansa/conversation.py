@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hansa.errors import AgentGone, HansaError, NonFinite, Unfit
+from hansa.errors import AgentGone, HansaError, NonFinite
 from hansa.link import Link
 
 #: What rank 0 tells the others when the agent is gone.
@@ -27,19 +27,19 @@ class Conversation:
     def __init__(self, software: str, tensors: list[tuple[str, list[int]]]) -> None:
         self.world = dist.get_world_size() if dist.is_initialized() else 1
         self.rank = dist.get_rank() if dist.is_initialized() else 0
-        #: All ranks, on the CPU, apart from the trainer's own collectives and their timeouts; `None`: one rank.
+        #: All ranks, apart from the trainer's own collectives and their timeouts. `None` if alone.
         self.group = dist.new_group(backend="gloo", timeout=_PATIENCE) if self.world > 1 else None
         self._link: Link | None = None
-        refusal: list[str | None] = [None]
+        refusal: list[HansaError | None] = [None]
         if self.rank == 0:
             try:
                 self._link = Link()
                 self._link.hello(self.world, software, tensors)
             except HansaError as error:
-                refusal = [str(error)]
+                refusal = [error]
         self._broadcast(refusal)
         if refusal[0] is not None:
-            raise Unfit(refusal[0])
+            raise refusal[0]
 
     def questions(self) -> Iterator[dict[str, Any]]:
         """Until the agent says that it is over."""

@@ -1,28 +1,44 @@
-"""Windows of a corpus on disk, memory-mapped: every rank reads its own, straight from the files."""
+"""Windows of a corpus on disk: every rank reads its own, straight from the files."""
 
 from __future__ import annotations
 
 import bisect
 import json
-import mmap
+import os
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from hansa.errors import Unfit
 
 _WIDTH = {"u16": 2, "u32": 4}
+#: Shards that a rank keeps open: a corpus may have thousands, and a node many ranks.
+_OPEN_MAX = 16
+
+
+def manifest(directory: str | Path) -> dict[str, Any]:
+    """What a corpus directory says that it holds."""
+    try:
+        with open(Path(directory) / "manifest.json", encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+    except (OSError, ValueError) as error:
+        raise Unfit(f"cannot open the corpus {directory}: {error}") from error
+    if found.get("format") != "hansa-corpus" or found.get("version") != 1:
+        raise Unfit(f"{directory} holds no corpus that this package can read")
+    return found
 
 
 @dataclass(frozen=True)
 class _Shard:
-    """One file: its first window, and its bytes."""
+    """One file, and its first window."""
 
     first: int
     windows: int
-    data: mmap.mmap
+    path: Path
 
 
 class Corpus:
@@ -30,18 +46,14 @@ class Corpus:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        try:
-            with open(self.directory / "manifest.json", encoding="utf-8") as file:
-                manifest = json.load(file)
-        except (OSError, ValueError) as error:
-            raise Unfit(f"cannot open the corpus {self.directory}: {error}") from error
-        if manifest.get("format") != "hansa-corpus" or manifest.get("version") != 1:
-            raise Unfit(f"{self.directory} holds no corpus that this package can read")
-        self.seq_len: int = manifest["seq_len"]
-        self.vocab_size: int = manifest["tokenizer"]["vocab_size"]
-        self._width = _WIDTH[manifest["dtype"]]
-        self._train = self._open(manifest["train"]["shards"])
-        self._held_out = self._open(manifest["held_out"]["shards"])
+        #: File descriptors, those used last at the end.
+        self._open: OrderedDict[Path, int] = OrderedDict()
+        found = manifest(directory)
+        self.seq_len: int = found["seq_len"]
+        self.vocab_size: int = found["tokenizer"]["vocab_size"]
+        self._width = _WIDTH[found["dtype"]]
+        self._train = self._shards(found["train"]["shards"])
+        self._held_out = self._shards(found["held_out"]["shards"])
 
     def windows(self, numbers: Sequence[int], *, held_out: bool = False) -> torch.Tensor:
         """Windows by number: int64 [len(numbers), seq_len + 1]."""
@@ -51,27 +63,48 @@ class Corpus:
             out[row] = self._window(shards, number)
         return out
 
+    def close(self) -> None:
+        """Lets go of its files; it can still be read."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()
+
     def _window(self, shards: list[_Shard], number: int) -> torch.Tensor:
         at = bisect.bisect_right([shard.first for shard in shards], number) - 1
         if at < 0 or number >= shards[at].first + shards[at].windows:
             raise IndexError(f"the corpus {self.directory} has no window {number}")
         offset = (number - shards[at].first) * self.seq_len * self._width
-        count = self.seq_len + 1
+        size = (self.seq_len + 1) * self._width
+        raw = os.pread(self._file(shards[at].path), size, offset)
+        if len(raw) != size:
+            raise OSError(f"{shards[at].path} ends before window {number}")
         dtype = torch.int16 if self._width == 2 else torch.int32
-        raw = torch.frombuffer(shards[at].data, dtype=dtype, count=count, offset=offset)
         # The files hold unsigned numbers.
-        return raw.to(torch.int64) & ((1 << (8 * self._width)) - 1)
+        signed = torch.frombuffer(bytearray(raw), dtype=dtype)
+        return signed.to(torch.int64) & ((1 << (8 * self._width)) - 1)
 
-    def _open(self, records: list[dict[str, object]]) -> list[_Shard]:
+    def _file(self, path: Path) -> int:
+        if path in self._open:
+            self._open.move_to_end(path)
+        else:
+            while len(self._open) >= _OPEN_MAX:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[path] = os.open(path, os.O_RDONLY)
+        return self._open[path]
+
+    def _shards(self, records: list[dict[str, object]]) -> list[_Shard]:
         shards, first = [], 0
         for record in records:
             path = self.directory / str(record["file"])
             windows = int(str(record["windows"]))
-            with open(path, "rb") as file:
-                # Copy on write: torch wants memory that it could write to.
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            if len(data) != (windows * self.seq_len + 1) * self._width:
-                raise Unfit(f"{path} has {len(data)} bytes, which is not what its manifest says")
-            shards.append(_Shard(first, windows, data))
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise Unfit(f"cannot open the corpus {self.directory}: {error}") from error
+            if size != (windows * self.seq_len + 1) * self._width:
+                raise Unfit(f"{path} has {size} bytes, which is not what its manifest says")
+            shards.append(_Shard(first, windows, path))
             first += windows
         return shards

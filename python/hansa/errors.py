@@ -6,11 +6,14 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 #: EX_CONFIG of sysexits.h: the agent does not try again.
 UNFIT = 78
+#: How long other ranks leave to rank 0 to say what it has found.
+_FIRST_S = 10
 
 
 class HansaError(Exception):
@@ -26,13 +29,17 @@ class AgentGone(HansaError):
 
 
 class NonFinite(HansaError):
-    """A NaN or an infinity, by the tensor's name. Nothing was changed."""
+    """A NaN or an infinity, by the tensor's name."""
+
+
+def _is_first() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _tell_agent(why: str) -> None:
     """The exit status of a rank gets lost in its launcher; the socket does not."""
     path = os.environ.get("HANSA_AGENT_SOCKET")
-    if not path or os.environ.get("RANK", "0") != "0":
+    if not path or not _is_first():
         return
     # It is gone, or has refused this trainer itself: then it knows.
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
@@ -47,8 +54,11 @@ def exit_status() -> Iterator[None]:
         yield
     except Unfit as error:
         print(f"hansa: {error}", file=sys.stderr)
+        if not _is_first():
+            # The launcher ends all when one has ended: first rank 0 tells the agent.
+            time.sleep(_FIRST_S)
         _tell_agent(str(error))
         sys.exit(UNFIT)
-    except AgentGone as error:
+    except HansaError as error:
         print(f"hansa: {error}", file=sys.stderr)
         sys.exit(1)

@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import Any
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
 
-from hansa.errors import AgentGone, Unfit
+from hansa.errors import AgentGone, HansaError, Unfit
 
 PROTOCOL = 1
 SOCKET_VARIABLE = "HANSA_AGENT_SOCKET"
 RUN_VARIABLE = "HANSA_RUN_FILE"
+#: Set by an agent for the trainer that it starts.
+_MARK_VARIABLE = "HANSA_TRAINER"
+#: How long to wait for one that something else starts.
+_AGENT_WITHIN_S = 15 * 60
+_LOOK_EVERY_S = 0.2
+
+T = TypeVar("T")
 
 
 def run_description() -> dict[str, Any]:
@@ -22,8 +33,14 @@ def run_description() -> dict[str, Any]:
             f"{RUN_VARIABLE} is not set: start this script with `hansa agent … -- COMMAND`, or give it "
             f"run.json of the agent's state directory"
         )
+    return _run_in(path)
+
+
+@cache
+def _run_in(path: str) -> dict[str, Any]:
+    """Once for a process: all of it must be of one run."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with _patiently(lambda: open(path, encoding="utf-8")) as file:
             run: dict[str, Any] = json.load(file)
     except (OSError, ValueError) as error:
         raise Unfit(
@@ -37,6 +54,23 @@ def run_description() -> dict[str, Any]:
     return run
 
 
+def _patiently(attempt: Callable[[], T]) -> T:
+    """Tries until it succeeds, if something else than the agent has started this process: the agent may
+    come later, or come back. One that starts its trainer is there already."""
+    until = time.monotonic() + (0 if os.environ.get(_MARK_VARIABLE) else _AGENT_WITHIN_S)
+    told = False
+    while True:
+        try:
+            return attempt()
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            if time.monotonic() >= until:
+                raise
+            if not told:
+                print(f"hansa: waiting for the agent ({error})", file=sys.stderr, flush=True)
+            told = True
+            time.sleep(_LOOK_EVERY_S)
+
+
 class Link:
     """A connection to the agent, from rank 0."""
 
@@ -46,7 +80,7 @@ class Link:
             raise Unfit(f"{SOCKET_VARIABLE} is not set: start this script with `hansa agent`")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._socket.connect(path)
+            _patiently(lambda: self._socket.connect(path))
         except OSError as error:
             raise Unfit(
                 f"cannot reach the agent at {path} ({error}): rank 0 must run on the agent's node, and "
@@ -65,6 +99,11 @@ class Link:
             raise Unfit(f"the agent refuses this trainer: {greeting['refused']['why']}")
         if "welcome" not in greeting:
             raise Unfit("what answers is no hansa agent")
+        if greeting["welcome"]["run"] != run_description():
+            raise HansaError(
+                f"{os.environ.get(RUN_VARIABLE)} was of another run, or of an agent before this one: start "
+                f"this trainer again"
+            )
 
     def next(self) -> dict[str, Any]:
         """The next question."""
@@ -81,7 +120,7 @@ class Link:
         self._send({"id": self._asked, "progress": values})
 
     def error(self, kind: str, why: str) -> None:
-        """Answers the question: it cannot be done, and nothing was changed."""
+        """Answers the question: it cannot be done."""
         self._send({"id": self._asked, "error": {"kind": kind, "why": why}})
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class Writer:
 
 @contextmanager
 def writing(path: str | Path, tensors: Iterable[tuple[str, list[int]]]) -> Iterator[Writer]:
-    """A `Writer` whose file is whole afterwards, or gone. Errors come with the first tensor, not before."""
+    """A `Writer` whose file is whole afterwards, or gone. Nothing is done before the first tensor."""
     writer = Writer(path, tensors)
     try:
         yield writer

@@ -34,7 +34,8 @@ class Agent:
         """Starts so many ranks of a script or a module, and welcomes them."""
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", str(ranks), *words]
-        environment = {**os.environ, **self.environment(), "PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **self.environment(), "PYTHONPATH": str(PACKAGE)}
+        environment |= {"OMP_NUM_THREADS": "1", "HANSA_CPU": "1"}
         with open(self.folder / "log", "w") as log:
             self._trainer = subprocess.Popen(
                 command, cwd=self.folder, env=environment, stdout=log, stderr=log, text=True

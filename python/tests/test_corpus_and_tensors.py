@@ -1,6 +1,7 @@
 """Files on disk: windows and tensors."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_windows_overlap_by_one_token_and_large_tokens_stay_positive(
     assert corpus.windows([]).shape == (0, SEQ_LEN + 1)
     with pytest.raises(IndexError, match="no window 3"):
         corpus.windows([3])
+
+
+def test_a_corpus_of_many_shards_keeps_few_of_them_open(tmp_path: Path) -> None:
+    write_corpus(tmp_path, "u16", [[5 * n + k for k in range(SEQ_LEN + 1)] for n in range(100)])
+    before = len(os.listdir("/proc/self/fd"))
+    corpus = Corpus(tmp_path)
+    everything = corpus.windows(range(100))
+    assert len(os.listdir("/proc/self/fd")) <= before + 16
+    assert everything[:, 0].tolist() == list(range(0, 500, 5))
+    # One that was closed is opened again.
+    assert corpus.windows([0]).equal(everything[:1])
+    corpus.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

@@ -14,8 +14,8 @@ from test_corpus_and_tensors import SEQ_LEN, write_corpus
 
 VOCAB = 16
 
-#: Every rank has the same weights; gradients are summed. Once it talks to the agent, the group of its own
-#: collectives waits for nothing.
+#: Every rank has the same weights; gradients are summed. Once it talks to the agent, its default group
+#: waits for nothing.
 PLAIN_LOOP = """
 from datetime import timedelta
 import torch

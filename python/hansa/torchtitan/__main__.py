@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 
 from hansa.errors import exit_status
-from hansa.torchtitan import cpu, versions
+from hansa.torchtitan import versions
 
 
 def main() -> None:
     """Runs torchtitan with this package's trainer."""
     with exit_status():
         versions.check()
+        # Only now: there may be no torch.
+        from hansa.torchtitan import cpu
+
         cpu.install()
         from torchtitan.train import main as torchtitan_main
 

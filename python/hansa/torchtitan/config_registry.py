@@ -6,7 +6,7 @@ from typing import Any
 
 from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.loss import BaseLoss, ChunkedLossWrapper, CrossEntropyLoss
-from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw
+from torchtitan.components.optimizer import LRSchedulersContainer
 from torchtitan.config import TrainingConfig
 from torchtitan.distributed.activation_checkpoint import SelectiveAC
 from torchtitan.models.common.config_utils import decoder_vocab_size
@@ -14,7 +14,7 @@ from torchtitan.protocols.model_spec import ModelSpec
 
 from hansa.errors import Unfit
 from hansa.link import run_description
-from hansa.torchtitan import cpu, versions
+from hansa.torchtitan import cpu, options, versions
 from hansa.torchtitan.parts import NoTokenizer, WindowLoader
 from hansa.torchtitan.trainer import HansaTrainer, StepMetrics
 
@@ -42,12 +42,6 @@ def qwen3() -> HansaTrainer.Config:
     )
     if without_accelerator:
         training.mixed_precision_param = "float32"
-    optimizer = default_adamw(
-        lr=inner["peak_lr"],
-        betas=(inner["beta1"], inner["beta2"]),
-        eps=inner["eps"],
-        weight_decay=inner["weight_decay"],
-    )
     return HansaTrainer.Config(
         model_spec=spec,
         hf_assets_path="",
@@ -55,7 +49,7 @@ def qwen3() -> HansaTrainer.Config:
         metrics=StepMetrics.Config(log_freq=10),
         tokenizer=NoTokenizer.Config(),
         dataloader=WindowLoader.Config(),
-        optimizer=optimizer,
+        optimizer=options.optimizer(inner),
         # The session sets each step's rate; a scheduler is there because torchtitan wants one.
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=0),
         training=training,

@@ -1,6 +1,7 @@
 """What torchtitan 0.3 expects of an accelerator, on a machine without one: for tests and try-outs.
 
-On a machine with an accelerator nothing here does anything. Install before torchtitan is imported.
+On a machine with an accelerator nothing here does anything; elsewhere it must be asked for, as a job that
+finds no accelerator should not train at a hundredth of its speed. Install before torchtitan is imported.
 """
 
 from __future__ import annotations
@@ -13,11 +14,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hansa.errors import Unfit
+
+VARIABLE = "HANSA_CPU"
+
 
 def install() -> bool:
-    """Makes `torch.cpu` look like a device module; true if there is no accelerator."""
+    """Makes `torch.cpu` look like a device module; true if there is no accelerator.
+
+    Raises `Unfit` if nobody asked for that."""
     if torch.accelerator.is_available():
         return False
+    if os.environ.get(VARIABLE) != "1":
+        raise Unfit(
+            f"torch {torch.__version__} sees no accelerator here: is it built for this machine's, did the "
+            f"job get any, and does the container pass them on? {VARIABLE}=1 trains on the CPU, for try-outs"
+        )
     # Without an accelerator torchtitan falls back to "cuda".
     torch._utils._get_available_device_type = lambda: "cpu"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

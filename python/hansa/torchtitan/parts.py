@@ -11,7 +11,7 @@ from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.components.tokenizer import BaseTokenizer
 
-from hansa.corpus import Corpus
+from hansa.corpus import Corpus, manifest
 from hansa.link import run_description
 
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
@@ -38,7 +38,8 @@ class NoTokenizer(BaseTokenizer):
 
     def get_vocab_size(self) -> int:
         """Of the corpus."""
-        return Corpus(run_description()["corpus"]).vocab_size
+        size: int = manifest(run_description()["corpus"])["tokenizer"]["vocab_size"]
+        return size
 
 
 class WindowLoader(BaseDataLoader):

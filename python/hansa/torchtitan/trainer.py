@@ -25,13 +25,13 @@ from torchtitan.trainer import Trainer
 from hansa.conversation import Conversation
 from hansa.errors import HansaError, NonFinite, Unfit
 from hansa.link import run_description
-from hansa.torchtitan import versions
+from hansa.torchtitan import options, versions
 from hansa.torchtitan.parts import WindowLoader
 from hansa.torchtitan.weights import Weights
 
 _MODEL, _OPTIMIZER = "model", "optimizer"
-#: In these ranks wait for each other: after an error they may stand at different places, and only a new start
-#: brings them together.
+#: In these ranks wait for each other: after an error they may stand at different places, and only a new
+#: start brings them together.
 _TOGETHER = ("step", "evaluate")
 
 
@@ -74,8 +74,9 @@ class HansaTrainer(Trainer):
     metrics_processor: StepMetrics
 
     def __init__(self, config: Config) -> None:
-        super().__init__(config)
         self._run = run_description()
+        options.check(config, self._run)
+        super().__init__(config)
         if self.parallel_dims.pp_enabled:
             raise Unfit("hansa.torchtitan does not support pipeline parallelism yet")
         spec = config.model_spec
@@ -118,7 +119,8 @@ class HansaTrainer(Trainer):
         try:
             self.train_step(self._batches)
         except RuntimeError as error:
-            # torchtitan says this on all ranks at once; anything else may be one rank's alone.
+            # torchtitan says this on all ranks at once, and after the update: the agent asks for no more of
+            # these weights. Anything else may be one rank's alone.
             if "not finite" not in str(error):
                 raise
             raise NonFinite(f"the loss of windows {windows[0]} and on is not finite") from error
@@ -190,8 +192,8 @@ class HansaTrainer(Trainer):
         return {}
 
     def _checkpoint(self, do: Callable[..., Any], state: dict[str, Any], folder: str) -> None:
-        """Saves or loads. Ranks wait for each other as long as the storage takes; the first failure of any
-        of them is raised on all."""
+        """Saves or loads. Ranks wait for each other as long as the storage takes; the first failure of
+        any of them is raised on all."""
         try:
             do(state, checkpoint_id=folder, process_group=self._talk.group)
         except CheckpointException as error:
