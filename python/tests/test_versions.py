@@ -11,6 +11,7 @@ import pytest
 import torch
 from played import PACKAGE
 
+from hansa import errors
 from hansa.errors import Unfit
 from hansa.torchtitan import cpu
 from hansa.torchtitan.versions import check
@@ -101,3 +102,14 @@ def test_options_that_break_the_recipe_are_refused_by_name() -> None:
             given(**{name: value})
     with pytest.raises(Unfit, match="--optimizer"):
         given(options.optimizer(inner | {"beta2": 0.9}))
+
+
+def test_other_ranks_leave_it_to_the_first_to_tell_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(errors.time, "sleep", slept.append)
+    for rank, pauses in [("0", 0), ("1", 1)]:
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit) as ended, errors.exit_status():
+            raise Unfit("of no use")
+        assert ended.value.code == 78
+        assert len(slept) == pauses
