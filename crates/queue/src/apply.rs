@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use hansa_base::{ReplicaName, SiteName};
 
 use crate::event::{Event, Intention};
-use crate::outcome::{Outcome, Then};
+use crate::outcome::{Outcome, PauseWhy, Then};
 use crate::phase::Phase;
 use crate::state::{
     Decision, Intent, Job, Lease, Paused, Probed, Release, Site, State, Tail, budget_of,
@@ -115,8 +115,10 @@ impl State {
             return Ok(());
         }
         if let Event::TailOrdered { .. } = event {
-            let intent = self.intents.get_mut(&id).ok_or(Misfit::NotLive(id))?;
-            intent.tail = Tail::Ordered;
+            // The same: which ended ones are kept has changed between versions.
+            if let Some(intent) = self.intents.get_mut(&id) {
+                intent.tail = Tail::Ordered;
+            }
             return Ok(());
         }
         let intent = self.intents.get_mut(&id).filter(|intent| intent.is_live());
@@ -127,8 +129,14 @@ impl State {
                 intent.delivered = Some(*lease);
             }
             Event::WithdrawOrdered { why, .. } => intent.withdraw = Some(why.clone()),
-            Event::CancelOrdered { why, .. } => intent.cancel = Some(why.clone()),
-            Event::RecallOrdered { why, .. } => intent.recall = Some(why.clone()),
+            Event::CancelOrdered { why, .. } => {
+                intent.cancel = Some(why.clone());
+                intent.not_cancelled_yet();
+            }
+            Event::RecallOrdered { why, .. } => {
+                intent.recall = Some(why.clone());
+                intent.not_cancelled_yet();
+            }
             Event::ReleaseOrdered { .. } => intent.release = Release::Ordered,
             Event::Withdrawn { .. } => intent.outcome = Some((at, Outcome::Withdrawn)),
             Event::Joined(joined) => {
@@ -154,10 +162,7 @@ impl State {
                     excluded.insert(node.clone(), *until);
                 }
             }
-            Event::SitePaused { site, why } => {
-                let (why, since) = (why.clone(), at);
-                self.site(site).paused = Some(Paused { why, since });
-            }
+            Event::SitePaused { site, why } => self.site(site).pause(at, why),
             Event::SiteResumed { site, .. } => self.known(site)?.resume(),
             Event::HeldBack {
                 site,
@@ -250,19 +255,24 @@ impl State {
             site.spend(ended, cost);
         }
         site.judged(at, &intention.replica, outcome, then);
-        self.forget_ended(&intention.site);
+        self.forget_ended(&intention.site, id);
         Ok(())
     }
 
-    /// The oldest that ended go; one with a job that should not be there stays until that is gone.
-    fn forget_ended(&mut self, site: &SiteName) {
-        let ended = self.intents.values().filter(|intent| {
-            let settled = intent.unwanted.is_empty();
-            intent.intention.site == *site && !intent.is_live() && settled
+    /// Those that ended first go, and of them first those whose last lines nobody waits for; never the one
+    /// that has `just` ended, however old it is: more is decided about it. One with a job that should not be
+    /// there stays until that is gone.
+    fn forget_ended(&mut self, site: &SiteName, just: IntentId) {
+        let ended = self.intents.values().filter_map(|intent| {
+            let (at, _) = intent.outcome.as_ref()?;
+            let id = intent.intention.intent;
+            let settled = intent.unwanted.is_empty() && intent.intention.site == *site;
+            settled.then_some((id == just, intent.tail == Tail::Ordered, *at, id))
         });
-        let ended: Vec<IntentId> = ended.map(|intent| intent.intention.intent).collect();
+        let mut ended: Vec<_> = ended.collect();
+        ended.sort_unstable();
         let too_many = ended.len().saturating_sub(ENDED_MAX);
-        for id in &ended[..too_many] {
+        for (.., id) in &ended[..too_many] {
             self.intents.remove(id);
         }
     }
@@ -290,8 +300,12 @@ impl State {
                 }
             }
             Report::Cancelled { intent, job } => {
-                if let Some(job) = self.job_mut(*intent, name, job) {
-                    job.cancelled = true;
+                if let Some(known) = self.live_mut(*intent, name)
+                    // The word of a recall may come after that of the start that ended it.
+                    && known.is_leaving()
+                    && let Some(known) = known.job.as_mut().filter(|known| known.id == *job)
+                {
+                    known.cancelled = true;
                 }
                 if let Some(intent) = self.intents.get_mut(intent) {
                     intent.unwanted.retain(|unwanted| unwanted != job);
@@ -443,12 +457,34 @@ impl Site {
     fn profile(&mut self, at: UnixS, profile: &SiteProfile) {
         let before = self.profile.replace(profile.clone());
         self.profiled = Some(at);
+        if let Some(paused) = self.paused.as_mut().filter(|_| before.is_some()) {
+            paused.also = None;
+        }
         if before.is_none_or(|before| before.budget != profile.budget) {
             self.budget.said = profile.budget;
             self.budget.said_at = at;
             self.budget.source = Line::new("the profile");
             self.budget.spent.clear();
         }
+    }
+
+    /// An operator's pause is ended by an operator only: whatever else comes up stands beside it.
+    fn pause(&mut self, at: UnixS, why: &PauseWhy) {
+        let by_operator = |why: &PauseWhy| matches!(why, PauseWhy::Operator(_));
+        let (since, before) = (at, self.paused.take());
+        let (why, also) = (why.clone(), before.as_ref().and_then(|b| b.also.clone()));
+        self.paused = Some(match before {
+            Some(before) if by_operator(&before.why) && !by_operator(&why) => Paused {
+                also: Some(why),
+                ..before
+            },
+            Some(before) if !by_operator(&before.why) && by_operator(&why) => Paused {
+                why,
+                since,
+                also: Some(before.why),
+            },
+            _ => Paused { why, since, also },
+        });
     }
 
     fn resume(&mut self) {
@@ -479,10 +515,7 @@ impl Site {
                 slot.failures = *failures;
                 slot.wait = Some((*until, Line::new(&outcome.to_string())));
             }
-            Then::Pause(why) => {
-                let (why, since) = (why.clone(), at);
-                self.paused = Some(Paused { why, since });
-            }
+            Then::Pause(why) => self.pause(at, why),
         }
     }
 
@@ -570,7 +603,7 @@ fn cost_of(shape: &Shape, report: &JobReport, now: UnixS) -> Option<(UnixS, GpuS
 }
 
 /// True if `new` says what was true before `known`.
-fn is_older(new: &JobReport, known: &JobReport) -> bool {
+pub(crate) fn is_older(new: &JobReport, known: &JobReport) -> bool {
     if new.restarts != known.restarts {
         return new.restarts < known.restarts;
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::event::gpu_hours;
-use crate::{GpuS, Line, Refusal, UnixS};
+use crate::{GpuS, IntentId, JobId, Line, Refusal, UnixS};
 
 /// The first reason that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,24 @@ pub enum Held {
     ShapeRefused(Refusal),
     /// The partition is not up, or takes no job as long as this.
     Partition(Line),
+    /// Its job waits until somebody releases it.
+    JobHeld {
+        /// For which intent.
+        intent: IntentId,
+        /// The job.
+        job: JobId,
+        /// In Slurm's word.
+        reason: Line,
+    },
+    /// Its job waits for what no queue gives.
+    CannotStart {
+        /// For which intent.
+        intent: IntentId,
+        /// The job.
+        job: JobId,
+        /// In Slurm's word.
+        reason: Line,
+    },
 }
 
 impl fmt::Display for Held {
@@ -87,6 +105,25 @@ impl fmt::Display for Held {
             }
             Self::ShapeRefused(refusal) => write!(f, "the shape is refused: {refusal}"),
             Self::Partition(why) => write!(f, "the partition does not take it: {why}"),
+            Self::JobHeld {
+                intent,
+                job,
+                reason,
+            } => write!(
+                f,
+                "job {job} is held ({reason}), and starts once somebody releases it at the site \
+                 (`scontrol release {job}`; what an administrator holds only an administrator releases); \
+                 `hansa queue cancel {intent}` gives it up"
+            ),
+            Self::CannotStart {
+                intent,
+                job,
+                reason,
+            } => write!(
+                f,
+                "job {job} cannot start as it is ({reason}): have that limit or the job changed at the site, \
+                 or mend the profile's shape and give the job up with `hansa queue cancel {intent}`"
+            ),
         }
     }
 }

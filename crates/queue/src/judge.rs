@@ -9,6 +9,8 @@ use crate::{JobReport, Refusal, RefusalKind, Retry};
 
 /// A job that lost its nodes is back in the queue within this time, if it is requeued at all.
 const REQUEUE_GRACE_S: u64 = 120;
+/// A full queue is asked again at least so often: a place lost to others is lost for hours.
+const FULL_WAIT_MAX_S: u64 = 900;
 /// Which of more nodes failed is not said, so none is left out.
 const NODES_BLAMED_MAX: usize = 2;
 
@@ -53,8 +55,11 @@ pub(crate) fn judge_interrupted(look: &Look<'_>) -> Option<Event> {
     look.state.live(look.name).find_map(|intent| {
         let job = intent.job.as_ref()?;
         let report = job.report.as_ref()?;
+        // While nobody there calls, nobody would say that it is back.
         let over = Phase::of(report) == Phase::Interrupted
-            && look.now.since_s(job.heard) >= REQUEUE_GRACE_S;
+            && look.now.since_s(job.heard) >= REQUEUE_GRACE_S
+            && look.attended
+            && look.heard_s >= REQUEUE_GRACE_S;
         let outcome = match report.state.as_str() {
             _ if intent.is_leaving() => Outcome::CancelledAsOrdered,
             "PREEMPTED" => Outcome::Preempted,
@@ -98,7 +103,11 @@ fn then(look: &Look<'_>, intent: &Intent, outcome: &Outcome) -> Then {
     let quick = outcome.is_quick_failure(retry.quick_run_s);
     let quick_failures = look.site.quick_failures.saturating_add(1);
     match outcome {
-        Outcome::NotSubmitted(refusal) => after_refusal(refusal, &wait, failures, again),
+        Outcome::NotSubmitted(refusal) if refusal.kind == RefusalKind::JobLimit => Then::Wait {
+            until: look.now.after_s(full_s(look, intent, &retry)),
+            failures,
+        },
+        Outcome::NotSubmitted(refusal) => after_refusal(refusal, wait(again)),
         Outcome::Withdrawn | Outcome::CancelledAsOrdered => Then::Next,
         Outcome::TimedOut | Outcome::Preempted => Then::Next,
         _ if quick == Some(true) && quick_failures >= retry.quick_failures_max => {
@@ -124,16 +133,33 @@ const fn is_about_the_job(outcome: &Outcome) -> bool {
     )
 }
 
-fn after_refusal(refusal: &Refusal, wait: &dyn Fn(u32) -> Then, failures: u32, again: u32) -> Then {
+/// How long to wait for a place in a queue that takes no more of our jobs. It will be free when another job
+/// ends: nothing is wrong here, so this counts no failure, and never waits long.
+fn full_s(look: &Look<'_>, intent: &Intent, retry: &Retry) -> u64 {
+    let replica = &intent.intention.replica;
+    let before = look.state.intents.values().rev().filter(|before| {
+        before.intention.replica == *replica
+            && before.intention.site == *look.name
+            && before.intention.intent != intent.intention.intent
+    });
+    let full = |before: &&Intent| {
+        let outcome = before.outcome.as_ref().map(|(_, outcome)| outcome);
+        matches!(outcome, Some(Outcome::NotSubmitted(refusal)) if refusal.kind == RefusalKind::JobLimit)
+    };
+    let refused = before.take_while(full).count();
+    let refused = u32::try_from(refused).unwrap_or(u32::MAX).saturating_add(1);
+    let longest = retry.backoff_first_s.max(FULL_WAIT_MAX_S);
+    backoff_s(retry, refused).min(longest)
+}
+
+fn after_refusal(refusal: &Refusal, wait: Then) -> Then {
     match &refusal.kind {
         RefusalKind::Withdrawn => Then::Next,
         RefusalKind::AllocationExhausted => {
             Then::Pause(PauseWhy::AllocationExhausted(refusal.text.clone()))
         }
-        // A place will be free when another job ends: nothing is wrong here.
-        RefusalKind::JobLimit => wait(failures),
         _ if refusal.lasting => Then::Pause(PauseWhy::Refused(refusal.clone())),
-        _ => wait(again),
+        _ => wait,
     }
 }
 

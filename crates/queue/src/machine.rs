@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use hansa_base::{MonoMs, SiteName};
 
-use crate::apply::Misfit;
+use crate::apply::{Misfit, is_older};
 use crate::command::{QueueOrder, QueueRefusal};
 use crate::event::{Event, Why};
 use crate::held::Held;
 use crate::judge::{follow_up, join, judged, outcome_of};
 use crate::orders::orders;
 use crate::outcome::{Outcome, PauseWhy};
+use crate::phase::Phase;
 use crate::planned::Adopted;
 use crate::policy::{self, Look, held_back, intention, shape_of, slot_name};
-use crate::state::{Lease, State};
+use crate::state::{Intent, Job, Lease, State};
 use crate::view::{Now, RunView};
 use crate::wants::wants;
 use crate::{
@@ -72,9 +73,19 @@ pub struct Machine {
     timing: Timing,
     /// When the leases are over, unless renewed. Not in the state: only the monotonic clock decides.
     deadlines: BTreeMap<SiteName, MonoMs>,
+    /// When the holders called, for the same reason.
+    contacts: BTreeMap<SiteName, Contact>,
     /// Leases whose holders were told that the run is over.
     told: BTreeSet<(SiteName, LeaseNo)>,
     events: Vec<Event>,
+}
+
+/// Calls of one holder without a gap.
+#[derive(Clone, Copy, Debug)]
+struct Contact {
+    lease: LeaseNo,
+    first: MonoMs,
+    last: MonoMs,
 }
 
 impl Machine {
@@ -87,6 +98,7 @@ impl Machine {
             deadlines: deadlines.collect(),
             state,
             timing,
+            contacts: BTreeMap::new(),
             told: BTreeSet::new(),
             events: Vec::new(),
         }
@@ -205,6 +217,10 @@ impl Machine {
             run,
             now: now.wall,
             attended: self.is_attended(name, now.mono),
+            heard_s: self
+                .contacts
+                .get(name)
+                .map_or(0, |contact| contact.last.since(contact.first).as_secs()),
         })
     }
 
@@ -216,6 +232,7 @@ impl Machine {
     ) -> Result<SyncReply, QueueRefusal> {
         let site = request.site.clone();
         let lease = self.lease(&request, now)?;
+        self.called(&site, lease, now.mono);
         if let Some(profile) = request.profile {
             self.profile(&site, profile, now)?;
         }
@@ -297,6 +314,17 @@ impl Machine {
         };
         self.put(taken, now)?;
         Ok(lease)
+    }
+
+    /// A few lost calls are no gap.
+    fn called(&mut self, site: &SiteName, lease: LeaseNo, now: MonoMs) {
+        let gap = self.timing.lease_ttl / 2;
+        let known = self.contacts.get(site);
+        let known = known.filter(|known| known.lease == lease && now.since(known.last) <= gap);
+        let first = known.map_or(now, |known| known.first);
+        let last = now;
+        let contact = Contact { lease, first, last };
+        self.contacts.insert(site.clone(), contact);
     }
 
     fn profile(
@@ -386,7 +414,12 @@ impl Machine {
         }
         let (intent_id, job_id) = (id, JobId::clone(job));
         match &intent.job {
-            Some(known) if known.id == *job => None,
+            Some(known) if known.id == *job => {
+                came_back(intent, known, report).then_some(Event::Late {
+                    intent: intent_id,
+                    job: job_id,
+                })
+            }
             Some(_) => Some(Event::Doubled {
                 intent: intent_id,
                 job: job_id,
@@ -497,7 +530,7 @@ impl Machine {
             ended: run.ended,
             paused: run.paused.clone(),
             drained: run.drained.get(site).cloned(),
-            queue_paused: paused.map(|paused| Line::new(&paused.why.to_string())),
+            queue_paused: paused.map(|paused| Line::new(&paused.to_string())),
             windows_left: run.windows_left,
             now: now.wall,
         }
@@ -593,6 +626,19 @@ impl Machine {
         let event = Event::Intended(intention(&look, &replica, shape, Begin::Now, None, why));
         self.put(event, now)
     }
+}
+
+/// Whether a job is there again after it was judged: somebody requeued it, or it was lost and is found.
+fn came_back(intent: &Intent, known: &Job, report: &Report) -> bool {
+    let Report::Job(report) = report else {
+        return false;
+    };
+    let news = known.report.as_ref();
+    let news = news.is_none_or(|known| !is_older(report, known));
+    // One that is cancelled already is on its way out.
+    let here = matches!(Phase::of(report), Phase::Pending | Phase::Running)
+        && report.state.as_str() != "COMPLETING";
+    !intent.is_live() && news && here
 }
 
 fn ms(duration: Duration) -> u64 {

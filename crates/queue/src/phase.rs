@@ -45,14 +45,39 @@ impl Phase {
                 || report.state.as_str() == "REQUEUE_HOLD")
     }
 
-    /// It waits because the allocation is used up.
+    /// It waits because the allocation is used up. Limits on what runs at a time (`RunMinutes`) pass when
+    /// running jobs end.
     #[must_use]
     pub fn is_exhausted(report: &JobReport) -> bool {
         let reason = report.reason.as_str();
-        let of_a_budget = ["AssocGrp", "QOSGrp", "AssocMax", "QOSMax", "AssociationGrp"];
+        let of_a_budget = ["AssocGrp", "QOSGrp", "AssociationGrp"];
+        let total = |what: &str| reason.ends_with(what);
         Self::of(report) == Self::Pending
-            && reason.ends_with("MinutesLimit") | reason.ends_with("Minutes")
             && of_a_budget.iter().any(|start| reason.starts_with(start))
-            && !reason.contains("PerJob")
+            && ["Minutes", "MinutesLimit", "Wall", "WallLimit"]
+                .into_iter()
+                .any(total)
+            && !reason.contains("RunMin")
+    }
+
+    /// It waits for what no queue gives: somebody must change the job, the limit or the profile.
+    #[must_use]
+    pub fn cannot_start(report: &JobReport) -> bool {
+        let reason = report.reason.as_str();
+        let lasting = [
+            "PartitionTimeLimit",
+            "PartitionNodeLimit",
+            "PartitionConfig",
+            "BadConstraints",
+            "InvalidAccount",
+            "InvalidQOS",
+            "AccountNotAllowed",
+            "QOSNotAllowed",
+            "DependencyNeverSatisfied",
+        ];
+        Self::of(report) == Self::Pending
+            && (lasting.contains(&reason)
+                || reason.contains("PerJob")
+                || reason.starts_with("QOSMin"))
     }
 }

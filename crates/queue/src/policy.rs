@@ -14,7 +14,7 @@ use crate::held::Held;
 use crate::judge::judge_interrupted;
 use crate::outcome::PauseWhy;
 use crate::phase::Phase;
-use crate::state::{Intent, Release, Site, State};
+use crate::state::{Intent, Paused, Release, Site, State};
 use crate::view::RunView;
 use crate::wants::{Wants, wants};
 use crate::{Begin, Chain, Line, ProbeAnswer, Shape, ShapeName, SiteProfile, UnixS};
@@ -35,6 +35,8 @@ pub(crate) struct Look<'a> {
     pub now: UnixS,
     /// A site process holds the lease.
     pub attended: bool,
+    /// How long it has called without a gap: it would have told what happened since then.
+    pub heard_s: u64,
 }
 
 /// The next thing that is to be decided for a site.
@@ -72,16 +74,10 @@ fn unwanted(look: &Look<'_>, intent: &Intent) -> Option<Line> {
     if intent.is_running() {
         return None;
     }
-    if let Some(paused) = &look.site.paused
-        && !matches!(
-            paused.why,
-            PauseWhy::Operator(_) | PauseWhy::AllocationExhausted(_)
-        )
-    {
-        return Some(Line::new(&format!(
-            "the site's queue is paused: {}",
-            paused.why
-        )));
+    let paused = look.site.paused.as_ref();
+    if let Some(defect) = paused.and_then(Paused::defect) {
+        let why = format!("the site's queue is paused: {defect}");
+        return Some(Line::new(&why));
     }
     let profile = look.site.profile.as_ref()?;
     // While nobody has decided, what waits goes on waiting.
@@ -131,8 +127,9 @@ pub(crate) fn cancel(intent: &Intent, why: Line) -> Option<Event> {
     let id = intent.intention.intent;
     match &intent.job {
         None => withdraw(intent, why),
-        Some(_) => {
-            let due = intent.cancel.is_none();
+        Some(job) => {
+            // Once more if it did not help.
+            let due = intent.cancel.is_none() || job.cancelled;
             due.then_some(Event::CancelOrdered { intent: id, why })
         }
     }
@@ -191,8 +188,12 @@ fn submit(look: &Look<'_>) -> Option<Event> {
     let profile = look.site.profile.as_ref()?;
     match wants(look, profile) {
         Ok(wants) => {
-            let replicas = wants.replicas(look);
-            (replicas.iter()).find_map(|replica| for_slot(look, profile, &wants, replica))
+            let idle =
+                |replica: &ReplicaName| look.state.live_of(look.name, replica).next().is_none();
+            // Places in the queue go to replicas without any job first, then to successors.
+            let (first, then): (Vec<_>, Vec<_>) = wants.replicas(look).into_iter().partition(idle);
+            let mut replicas = first.iter().chain(&then);
+            replicas.find_map(|replica| for_slot(look, profile, &wants, replica))
         }
         Err(held) => {
             let replica = slot_name(1)?;
@@ -222,10 +223,15 @@ fn for_slot(
         held,
     };
     let Some((begin, after, why)) = need(look, wants, replica) else {
-        return told.is_some().then(|| tell(None));
+        let held = stuck(look, replica);
+        return (told != held.as_ref()).then(|| tell(held));
     };
     let shape = wants.shape;
     if let Some(held) = held_back(look, profile, Some(replica), shape, begin) {
+        let full = matches!(held, Held::Pending { .. });
+        if let Some(room) = make_room(look, replica).filter(|_| full && after.is_none()) {
+            return Some(room);
+        }
         let same =
             told.is_some_and(|told| std::mem::discriminant(told) == std::mem::discriminant(&held));
         return (!same).then(|| tell(Some(held)));
@@ -233,6 +239,45 @@ fn for_slot(
     Some(Event::Intended(intention(
         look, replica, shape, begin, after, why,
     )))
+}
+
+/// A place in the queue for a replica that has no job: the newest successor of a link that still runs gives
+/// up its own, one at a time.
+fn make_room(look: &Look<'_>, replica: &ReplicaName) -> Option<Event> {
+    let waiting = look.state.live(look.name);
+    let waiting: Vec<_> = waiting.filter(|intent| !intent.is_running()).collect();
+    let underway = |intent: &&Intent| intent.is_leaving() || intent.withdraw.is_some();
+    if waiting.iter().any(underway) {
+        return None;
+    }
+    let ahead = |intent: &&&Intent| {
+        let before = intent.intention.after;
+        let before = before.and_then(|before| look.state.intents.get(&before));
+        before.is_some_and(Intent::is_running)
+    };
+    let why = format!("its place in the queue is for {replica}, which has no job");
+    end(waiting.iter().rev().find(ahead)?, Line::new(&why))
+}
+
+/// Why the replica's job that waits will not start by itself.
+fn stuck(look: &Look<'_>, replica: &ReplicaName) -> Option<Held> {
+    look.state.live_of(look.name, replica).find_map(|intent| {
+        let report = intent.job.as_ref()?.report.as_ref()?;
+        let intent = intent.intention.intent;
+        let (job, reason) = (report.job.clone(), report.reason.clone());
+        if Phase::is_held(report) {
+            return Some(Held::JobHeld {
+                intent,
+                job,
+                reason,
+            });
+        }
+        Phase::cannot_start(report).then_some(Held::CannotStart {
+            intent,
+            job,
+            reason,
+        })
+    })
 }
 
 type Need = (Begin, Option<crate::IntentId>, Why);
@@ -294,7 +339,7 @@ pub(crate) fn held_back(
     held_by_run(look)
         .or_else(|| held_by_site(look, replica))
         .or_else(|| held_by_queue(look, profile, shape))
-        .or_else(|| held_by_budget(look, shape, begin))
+        .or_else(|| held_by_budget(look, replica, shape, begin))
 }
 
 fn held_by_run(look: &Look<'_>) -> Option<Held> {
@@ -314,7 +359,7 @@ fn held_by_run(look: &Look<'_>) -> Option<Held> {
 
 fn held_by_site(look: &Look<'_>, replica: Option<&ReplicaName>) -> Option<Held> {
     if let Some(paused) = &look.site.paused {
-        return Some(Held::QueuePaused(Line::new(&paused.why.to_string())));
+        return Some(Held::QueuePaused(Line::new(&paused.to_string())));
     }
     if !look.attended {
         return Some(Held::NoSiteProcess);
@@ -361,7 +406,12 @@ fn held_by_queue(look: &Look<'_>, profile: &SiteProfile, shape: &Shape) -> Optio
     (pending >= max).then_some(Held::Pending { pending, max })
 }
 
-fn held_by_budget(look: &Look<'_>, shape: &Shape, begin: Begin) -> Option<Held> {
+fn held_by_budget(
+    look: &Look<'_>,
+    replica: Option<&ReplicaName>,
+    shape: &Shape,
+    begin: Begin,
+) -> Option<Held> {
     let needed = shape.cost();
     if let Some(free) = look.state.free(look.name)
         && free < needed
@@ -369,8 +419,14 @@ fn held_by_budget(look: &Look<'_>, shape: &Shape, begin: Begin) -> Option<Held> 
         return Some(Held::Budget { needed, free });
     }
     let from = match begin {
+        Begin::Now => look.now,
         Begin::At(begin) => begin.max(look.now),
-        Begin::Now | Begin::Singleton => look.now,
+        // Its link may run until its walltime is over.
+        Begin::Singleton => {
+            let live = replica.map(|replica| look.state.live_of(look.name, replica));
+            let ends = live.into_iter().flatten().filter_map(Intent::walltime_end);
+            ends.fold(look.now, UnixS::max)
+        }
     };
     let at = look.site.budget_said().ends_at?;
     (from.after_s(shape.walltime_s) > at).then_some(Held::AllocationEnds { at })

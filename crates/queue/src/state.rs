@@ -3,6 +3,7 @@
 //! Never here: a decision. Everything that grows is bounded.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 
 use hansa_base::{ReplicaName, SiteName};
 
@@ -88,6 +89,32 @@ pub struct Paused {
     pub why: PauseWhy,
     /// Since when.
     pub since: UnixS,
+    /// What came up during an operator's pause, and would have paused the site, too.
+    pub also: Option<PauseWhy>,
+}
+
+impl Paused {
+    /// What is wrong with the jobs themselves, if that is among the reasons: those that wait would only run
+    /// into it.
+    #[must_use]
+    pub fn defect(&self) -> Option<&PauseWhy> {
+        let defect = |why: &&PauseWhy| {
+            !matches!(
+                why,
+                PauseWhy::Operator(_) | PauseWhy::AllocationExhausted(_)
+            )
+        };
+        std::iter::once(&self.why).chain(&self.also).find(defect)
+    }
+}
+
+impl fmt::Display for Paused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.also {
+            None => self.why.fmt(f),
+            Some(also) => write!(f, "{}; and {also}", self.why),
+        }
+    }
 }
 
 /// A probe and when it was made.
@@ -238,13 +265,16 @@ impl Intent {
         self.cancel.is_some() || self.recall.is_some()
     }
 
-    /// A job that started before it could be recalled runs on.
+    /// A job that started before it could be recalled runs on, until it is cancelled for good.
     pub(crate) fn started_anyway(&mut self) {
-        if self.is_running()
-            && self.recall.take().is_some()
-            && self.cancel.is_none()
-            && let Some(job) = &mut self.job
-        {
+        if self.is_running() && self.recall.take().is_some() {
+            self.not_cancelled_yet();
+        }
+    }
+
+    /// What was done about its job before is not what is ordered now.
+    pub(crate) fn not_cancelled_yet(&mut self) {
+        if let Some(job) = &mut self.job {
             job.cancelled = false;
         }
     }

@@ -64,6 +64,7 @@ impl World {
         let mut profile = profile();
         profile.chain = [Chain::None, Chain::Begin, Chain::Singleton][random.below(3) as usize];
         profile.wanted_jobs = 1 + random.below(3) as u32;
+        profile.max_pending = [1, 2, 8][random.below(3) as usize];
         let counted = random.below(2) == 0;
         if counted {
             profile.budget.gpu_s_left = Some(GpuS(8 * HOUR * (2 + random.below(20))));

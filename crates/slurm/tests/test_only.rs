@@ -400,6 +400,38 @@ fn a_refused_submission_says_why() {
 }
 
 #[test]
+fn a_refusal_in_words_that_nobody_listed_is_one_that_may_pass() {
+    let failed = "sbatch: error: Batch job submission failed: ";
+    for words in [
+        "Unspecified error",
+        "Job dependency problem",
+        "Requested operation is presently disabled",
+        "The moon is in the wrong phase",
+    ] {
+        // Scripts of the site say why in lines of their own.
+        let stderr = format!("sbatch: error: use -A project_1\n{failed}{words}\n");
+        let SubmittedReply::Refused(refusal) = submitted("", &stderr) else {
+            panic!("{words}")
+        };
+        assert_eq!(refusal.text, words);
+        assert_eq!(refusal.details, ["use -A project_1"]);
+        assert_eq!(refusal.lasting(), Lasting::Provisional);
+    }
+    let stderr = "sbatch: error: Unable to allocate resources: Invalid account or account/partition combination specified\n";
+    let SubmittedReply::Refused(refusal) = submitted("", stderr) else {
+        panic!()
+    };
+    assert_eq!(refusal.kind, RefusalKind::Access);
+    assert_eq!(refusal.lasting(), Lasting::Permanent);
+    // With an id, whole or cut, nothing is certain.
+    let stderr = format!("{failed}Unspecified error\n");
+    assert!(matches!(
+        submitted("60", &stderr),
+        SubmittedReply::Unclear { .. }
+    ));
+}
+
+#[test]
 fn a_submission_may_have_been_accepted_by_a_controller_that_did_not_answer() {
     let failed = "sbatch: error: Batch job submission failed: ";
     let cases = [
@@ -411,7 +443,19 @@ fn a_submission_may_have_been_accepted_by_a_controller_that_did_not_answer() {
             "",
             format!("{failed}Unable to contact slurm controller (connect failure)\n"),
         ),
-        ("", format!("{failed}The moon is in the wrong phase\n")),
+        (
+            "",
+            format!("sbatch: error: Connection reset by peer\n{failed}Unspecified error\n"),
+        ),
+        (
+            "",
+            "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n"
+                .to_owned(),
+        ),
+        (
+            "",
+            "sbatch: error: lua: the moon is in the wrong phase\n".to_owned(),
+        ),
         (
             "60",
             "sbatch: error: invalid partition specified: x\n".to_owned(),

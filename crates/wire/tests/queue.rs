@@ -58,6 +58,20 @@ fn snapshots_of_version_1_load_and_are_still_written_the_same() {
 }
 
 #[test]
+fn what_came_up_during_an_operators_pause_is_kept() {
+    let mut state = queue_state();
+    let pause = Event::SitePaused {
+        site: "lumi".parse().unwrap(),
+        why: PauseWhy::Operator("new nodes".into()),
+    };
+    state.apply(UnixS(1_764_000_001), &pause).unwrap();
+    let written = encode_queue_snapshot(&state);
+    let text = String::from_utf8(written.clone()).unwrap();
+    assert!(text.contains(r#""also":{"quick_failures":3}"#), "{text}");
+    assert_eq!(decode_queue_snapshot(1, &written), Ok(state));
+}
+
+#[test]
 fn operators_orders_come_back() {
     for order in queue_orders() {
         assert_eq!(decode::<QueueOrder>(&encode(&order)).unwrap(), order);

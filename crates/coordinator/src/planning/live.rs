@@ -237,7 +237,7 @@ fn shut(
         return Some(fact(value, Source::Operator, sources.now));
     }
     if let Some(paused) = &site.paused {
-        let value = format!("the site's queue is paused: {}", paused.why);
+        let value = format!("the site's queue is paused: {paused}");
         return Some(fact(value, Source::Operator, wall(paused.since)));
     }
     let process = || Source::Probe {

@@ -43,7 +43,7 @@ fn site_view(machine: &Machine, name: &SiteName, run: &RunView, now: Now) -> Opt
         preferred: profile.map(|profile| profile.preferred.to_string()),
         chain: profile.map(|profile| profile.chain.to_string()),
         plan: plan(state, name, run),
-        paused: site.paused.as_ref().map(|paused| paused.why.to_string()),
+        paused: site.paused.as_ref().map(|paused| paused.to_string()),
         held: machine.held(name, run, now).map(|held| held.to_string()),
         budget: budget(state, name, &site.budget),
         shapes: shapes.iter().map(|s| shape(site, s, now)).collect(),
@@ -273,7 +273,7 @@ fn decisions(site: &Site) -> Vec<DecisionView> {
 pub(super) fn logs(state: &State) -> LogsView {
     let paused = state.sites.iter().filter_map(|(name, site)| {
         let paused = site.paused.as_ref()?;
-        Some((name.to_string(), paused.why.to_string()))
+        Some((name.to_string(), paused.to_string()))
     });
     let logs = state.intents.values().filter_map(|intent| {
         let job = intent.job.as_ref()?;

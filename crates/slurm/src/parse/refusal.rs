@@ -160,6 +160,19 @@ const TEXTS: &[(&str, Kind)] = &[
     ("backup controller in standby", Kind::Controller),
     ("connection refused", Kind::Controller),
     ("connection timed out", Kind::Controller),
+    ("connection reset", Kind::Controller),
+    ("communications connection failure", Kind::Controller),
+    ("communications shutdown failure", Kind::Controller),
+    ("message receive failure", Kind::Controller),
+    ("message send failure", Kind::Controller),
+    ("error on send/recv", Kind::Controller),
+    ("insane message length", Kind::Controller),
+    ("header lengths are longer", Kind::Controller),
+    ("broken pipe", Kind::Controller),
+    ("transport endpoint", Kind::Controller),
+    ("no route to host", Kind::Controller),
+    ("network is unreachable", Kind::Controller),
+    ("interrupted system call", Kind::Controller),
     ("unexpected message received", Kind::Controller),
     ("temporarily unable to accept job", Kind::Controller),
     ("resource temporarily unavailable", Kind::Controller),
@@ -242,7 +255,11 @@ fn limit_kind(text: &str) -> Option<Kind> {
 }
 
 /// What opens the text of a refusal.
-const OPENINGS: &[&str] = &["allocation failure:", "Batch job submission failed:"];
+const OPENINGS: &[&str] = &[
+    "allocation failure:",
+    "Batch job submission failed:",
+    "Unable to allocate resources:",
+];
 /// A refusal's text may be wrapped over this many lines.
 const WRAPPED_MAX: usize = 4;
 

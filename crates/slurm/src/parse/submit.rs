@@ -91,13 +91,14 @@ fn reply(
     }
 }
 
-/// Whether the error means that nothing was submitted: the controller said so, or it was not even
-/// asked. Errors of plugins alone say nothing: they may surround a success.
+/// Whether the error means that nothing was submitted: the controller said so, in whatever words, or it was
+/// not even asked. Errors of plugins alone say nothing: they may surround a success. Nor does an error on
+/// the way to the controller or back.
 fn is_certain(found: &Found) -> bool {
     use RefusalKind as Kind;
     match found.refusal.kind {
         Kind::BadRequest | Kind::Configuration | Kind::UnknownCluster => true,
-        Kind::Controller | Kind::Other => false,
+        Kind::Controller => false,
         _ => found.outright,
     }
 }

@@ -132,6 +132,8 @@ mirror_enum!(HeldJson = Held {
     struct Budget { needed: GpuS, free: GpuS }
     struct AllocationEnds { at: UnixS }
     struct Pending { pending: u32, max: u32 }
+    struct JobHeld { intent: IntentId, job: JobId, reason: Line }
+    struct CannotStart { intent: IntentId, job: JobId, reason: Line }
     tuple RunPaused(why: Line)
     tuple SiteDrained(why: Line)
     tuple QueuePaused(why: Line)

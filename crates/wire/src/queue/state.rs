@@ -71,7 +71,7 @@ mirror_struct!(
     PausedJson = Paused {
         why: PauseWhy,
         since: UnixS,
-    }
+    } later { also: PauseWhy }
 );
 mirror_struct!(
     ProbedJson = Probed {

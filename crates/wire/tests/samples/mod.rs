@@ -488,6 +488,16 @@ fn reasons() -> impl Iterator<Item = Option<Held>> {
         Some(Held::ShapeRefused(refusal("shape"))),
         Some(Held::Partition(why())),
         None,
+        Some(Held::JobHeld {
+            intent: IntentId(7),
+            job: "4711".into(),
+            reason: "JobHeldUser".into(),
+        }),
+        Some(Held::CannotStart {
+            intent: IntentId(7),
+            job: "4711".into(),
+            reason: "PartitionTimeLimit".into(),
+        }),
     ];
     all.into_iter()
 }
@@ -541,6 +551,11 @@ pub fn queue_state() -> State {
         site,
         why: PauseWhy::QuickFailures(3),
     });
+    // Something in each part: that its job was cancelled, too.
+    let first = state.intents.get_mut(&IntentId(7));
+    if let Some(job) = first.and_then(|intent| intent.job.as_mut()) {
+        job.cancelled = true;
+    }
     state
 }
 
