@@ -16,4 +16,4 @@ pub use count::{
 pub use hash::{Hash, ParseHashError};
 pub use name::{NameError, ReplicaId, ReplicaName, SiteName};
 pub use retry::RetryPolicy;
-pub use time::MonoMs;
+pub use time::{MonoMs, WallS};

@@ -6,6 +6,10 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MonoMs(pub u64);
 
+/// Seconds since 1970, by a clock on the wall: for what people name, and what outlives a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WallS(pub u64);
+
 impl MonoMs {
     /// This time plus a duration; stays at the end of time instead of wrapping.
     #[must_use]

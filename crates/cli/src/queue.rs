@@ -9,7 +9,8 @@ use crate::ui;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use hansa_base::SiteName;
-use hansa_queue::{Budget, GpuS, IntentId, Line, QueueOrder, UnixS};
+use hansa_queue::{BudgetChange, Ends, GpuS, IntentId, Left, Line, QueueOrder};
+use hansa_site::convert;
 use hansa_transfer::Endpoint;
 use hansa_wire::queue::QUEUE;
 use hansa_wire::queue::view::QueueView;
@@ -68,7 +69,8 @@ enum Order {
     Cancel(OfIntent),
     /// Ask the site for the last lines of a job; `hansa logs` shows them.
     Tail(OfIntent),
-    /// Say what is left of a site's allocation, until its profile or its own command says otherwise.
+    /// Say what is left of a site's allocation, until its profile or its own command says otherwise; what is
+    /// not said stays.
     Budget(OfBudget),
 }
 
@@ -93,18 +95,22 @@ struct OfIntent {
 }
 
 #[derive(Args)]
+#[group(id = "said", required = true, multiple = true, args = ["gpu_hours", "uncounted", "reserve_gpu_hours", "ends"])]
 struct OfBudget {
     /// The site.
     site: SiteName,
-    /// GPU-hours left; without it they are not counted.
+    /// GPU-hours left now.
     #[arg(long, value_parser = hours)]
     gpu_hours: Option<f64>,
-    /// GPU-hours of them that no job may touch.
-    #[arg(long, value_parser = hours, default_value_t = 0.0)]
-    reserve_gpu_hours: f64,
-    /// The day on which the allocation ends, such as 2027-03-31: no job reaches beyond its first moment (UTC).
-    #[arg(long)]
-    ends: Option<String>,
+    /// They are not counted any more.
+    #[arg(long, conflicts_with = "gpu_hours")]
+    uncounted: bool,
+    /// GPU-hours that no job may touch.
+    #[arg(long, value_parser = hours)]
+    reserve_gpu_hours: Option<f64>,
+    /// The allocation's last day, such as 2027-03-31, or `never`: no job reaches beyond its end (UTC).
+    #[arg(long, value_name = "DAY", value_parser = ends)]
+    ends: Option<Ends>,
     #[command(flatten)]
     whom: Whom,
 }
@@ -113,6 +119,17 @@ fn hours(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.0..1e12).contains(&value) => Ok(value),
         _ => Err("a number of hours is expected, such as 1250".to_owned()),
+    }
+}
+
+/// The day means here what it means in a profile.
+fn ends(text: &str) -> Result<Ends, String> {
+    match text {
+        "never" => Ok(Ends::Never),
+        day => match convert::end_of_day(day) {
+            Some(end) => Ok(Ends::At(end)),
+            None => Err("a day is expected, such as 2027-03-31, or `never`".to_owned()),
+        },
     }
 }
 
@@ -188,23 +205,17 @@ impl Order {
 impl OfBudget {
     async fn give(self) -> anyhow::Result<()> {
         let seconds = |hours: f64| GpuS((hours * 3600.0).round() as u64);
-        let budget = Budget {
-            gpu_s_left: self.gpu_hours.map(seconds),
-            reserve_gpu_s: seconds(self.reserve_gpu_hours),
-            ends_at: self.ends.as_deref().map(day).transpose()?,
+        let change = BudgetChange {
+            left: match self.uncounted {
+                true => Some(Left::Uncounted),
+                false => self.gpu_hours.map(seconds).map(Left::Counted),
+            },
+            reserve_gpu_s: self.reserve_gpu_hours.map(seconds),
+            ends: self.ends,
         };
         let site = self.site;
         let done = format!("the budget of {site} is set");
-        let order = QueueOrder::Budget { site, budget };
+        let order = QueueOrder::Budget { site, change };
         self.whom.queue_order(order, &done).await
     }
-}
-
-/// The first moment of a day, in UTC.
-fn day(text: &str) -> anyhow::Result<UnixS> {
-    let day: jiff::civil::Date = text
-        .parse()
-        .map_err(|_| anyhow::anyhow!("{text:?} is no day; write it as 2027-03-31"))?;
-    let moment = day.to_zoned_datetime(jiff::tz::TimeZone::UTC)?;
-    Ok(UnixS(u64::try_from(moment.timestamp().as_second())?))
 }

@@ -16,7 +16,7 @@ use crate::credentials::Credentials;
 #[derive(Subcommand)]
 pub enum Command {
     /// Let the site's replicas contribute what they have and leave; none is let in until `undrain`.
-    Drain(orders::Arguments),
+    Drain(orders::DrainArguments),
     /// Let replicas of a drained site come back.
     Undrain(orders::Arguments),
     /// Write a commented profile of a site.

@@ -186,7 +186,13 @@ fn print(status: &Status) {
         out!("paused      {pause}");
     }
     for (site, why) in &status.drained {
-        out!("drained     {site}{}", because(why));
+        let ends = status.drain_ends_s.iter().find(|(of, _)| of == site);
+        let until = ends.map(|(_, at)| format!(" until {}", ui::wall_time(at * 1000)));
+        out!(
+            "drained     {site}{}{}",
+            until.unwrap_or_default(),
+            because(why)
+        );
     }
     if let (Some(why), None) = (&status.stopping, &status.ending) {
         out!("stopping    after the open round{}", because(why));

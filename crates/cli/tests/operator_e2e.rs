@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{Place, Process};
-use serde_json::Value;
+use common::{Place, Process, wait_until};
+use serde_json::{Value, json};
 
 /// Windows that a slow replica trains in a second: a phase of 40 takes two.
 const PACE: &str = "--pace 20";
@@ -65,7 +65,7 @@ fn a_run_obeys_its_operator() {
         &birch_line,
         &["site birch is drained", "hansa site undrain"],
     );
-    place.do_it("site undrain birch --data data");
+    drained_for_a_second(&place);
 
     // Evicted: it ends at once, with the reason, and does not come back until it may.
     alder.event("step");
@@ -92,6 +92,16 @@ fn a_run_obeys_its_operator() {
     assert!(export.join("model.safetensors").exists());
     let report = place.verified("data");
     assert_eq!(report["ended"], true, "{report}");
+}
+
+/// A drain is over when an operator says so, or by itself once its time is.
+fn drained_for_a_second(place: &Place) {
+    place.do_it("site undrain birch --data data");
+    let line = "site drain birch --data data --until 1s";
+    assert!(place.do_it(line).contains("site birch is drained until 20"));
+    wait_until("the drain is over", || {
+        place.json("status --data data --json")["drained"] == json!([])
+    });
 }
 
 fn pause_and_resume(place: &Place, alder: &mut Process, birch: &mut Process) {

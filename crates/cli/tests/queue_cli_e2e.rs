@@ -88,6 +88,7 @@ fn profile() -> SiteProfile {
         usage_every_s: 3600,
         retry: Retry::default(),
         stated: None,
+        accounting_lag_s: None,
     }
 }
 

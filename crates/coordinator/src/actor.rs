@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hansa_base::{Generation, MonoMs};
+use hansa_base::{Generation, MonoMs, WallS};
 use hansa_protocol::{
     CloseRecord, Command, Effect, Event, Machine, Merged, Outcome, Refusal, Reply,
 };
@@ -31,7 +31,7 @@ use crate::merging::{MergeDone, drop_stale_uploads, merge, prune};
 use crate::news::{Bell, Ear, is_news};
 use crate::refused::{LookedAt, Refused};
 use crate::report;
-use crate::setup::{Run, record};
+use crate::setup::{Run, record, wall_ms};
 use crate::shell::{SharedShell, lock};
 use crate::snapshots::{Snapshots, snapshot};
 
@@ -246,6 +246,7 @@ impl Actor {
                 // After the input that came before it, so that nobody is given up unheard.
                 let outcome = self.machine.handle(self.now(), Command::Tick);
                 self.note(outcome, None, None, &mut turn);
+                self.end_drains(&mut turn);
                 next_tick = Instant::now() + every;
             }
             self.finish_turn(turn)?;
@@ -254,6 +255,20 @@ impl Actor {
             }
             if self.machine.state().ended && self.is_all_done()? {
                 return Ok(Finish::RunOver);
+            }
+        }
+    }
+
+    /// What operators said ends by itself at a time.
+    fn end_drains(&mut self, turn: &mut Turn) {
+        let state = self.machine.state();
+        if state.ended {
+            return;
+        }
+        for order in state.orders.lapsed(WallS(wall_ms() / 1000)) {
+            if turn.fatal.is_none() {
+                let outcome = self.machine.handle(self.now(), Command::Operate(order));
+                self.note(outcome, None, None, turn);
             }
         }
     }

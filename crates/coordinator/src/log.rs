@@ -73,6 +73,9 @@ fn log_order(machine: &Machine, event: &Event) {
         Event::Paused(pause) => tracing::info!(reason = %pause, "the run is paused"),
         Event::Resumed { why } => tracing::info!(%why, "the run goes on"),
         Event::Drained { site, why } => tracing::info!(%site, %why, "the site is drained"),
+        Event::DrainEnds { site, at } => {
+            tracing::info!(%site, until_s = at.0, "its drain ends then")
+        }
         Event::Undrained { site, why } => tracing::info!(%site, %why, "the site may come back"),
         Event::Evicted { key, why } => tracing::info!(replica = name(key), %why, "evicted"),
         Event::Readmitted { key, why } => tracing::info!(replica = name(key), %why, "let in again"),

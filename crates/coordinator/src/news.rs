@@ -66,6 +66,7 @@ pub(crate) fn is_news(event: &Event) -> bool {
         Event::Registered { .. }
         | Event::Left { .. }
         | Event::Granted { .. }
+        | Event::DrainEnds { .. }
         | Event::Marked { .. }
         | Event::Stolen(_)
         | Event::Revived { .. }

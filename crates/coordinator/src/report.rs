@@ -131,6 +131,9 @@ fn status_of(run: &str, machine: &Machine, now: MonoMs) -> Status {
             .iter()
             .map(|(site, why)| (site.to_string(), why.clone()))
             .collect(),
+        drain_ends_s: (state.orders.drain_ends.iter().flatten())
+            .map(|(site, at)| (site.to_string(), at.0))
+            .collect(),
         stopping: state.orders.stopping.clone(),
         ending: state.ending.map(|reason| reason.to_string()),
         ended: state.ended,

@@ -40,6 +40,7 @@ fn profile() -> SiteProfile {
         usage_every_s: 3600,
         retry: Retry::default(),
         stated: None,
+        accounting_lag_s: None,
     }
 }
 
@@ -289,13 +290,13 @@ async fn an_operator_pauses_resumes_submits_and_sets_the_budget() {
     order(resume).await.unwrap();
     order(one_more()).await.unwrap();
     assert_eq!(intents(&lumi.say(Vec::new()).await), [2]);
-    let budget = Budget {
-        gpu_s_left: Some(GpuS(17 * 3600)),
-        ..Budget::default()
+    let change = BudgetChange {
+        left: Some(Left::Counted(GpuS(17 * 3600))),
+        ..BudgetChange::default()
     };
     order(QueueOrder::Budget {
         site: site(),
-        budget,
+        change,
     })
     .await
     .unwrap();

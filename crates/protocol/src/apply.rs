@@ -106,6 +106,7 @@ impl State {
             Event::Paused(_)
             | Event::Resumed { .. }
             | Event::Drained { .. }
+            | Event::DrainEnds { .. }
             | Event::Undrained { .. }
             | Event::Evicted { .. }
             | Event::Readmitted { .. }

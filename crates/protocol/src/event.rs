@@ -4,7 +4,7 @@
 use crate::{CloseRecord, ContributionParts, Norm, Pause, PhaseTimes, Plan, Span};
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, SiteName,
-    Timeline, Tokens, Windows,
+    Timeline, Tokens, WallS, Windows,
 };
 
 /// One change of the run's state.
@@ -201,6 +201,13 @@ pub enum Event {
         site: SiteName,
         /// An operator's reason.
         why: String,
+    },
+    /// The drain ends by itself.
+    DrainEnds {
+        /// Of which site.
+        site: SiteName,
+        /// When.
+        at: WallS,
     },
     /// They are let in again.
     Undrained {

@@ -158,6 +158,7 @@ impl State {
             | Event::Paused(_)
             | Event::RefusedAgain { .. }
             | Event::Drained { .. }
+            | Event::DrainEnds { .. }
             | Event::Undrained { .. }
             | Event::Evicted { .. }
             | Event::Readmitted { .. }

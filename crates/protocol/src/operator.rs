@@ -4,7 +4,7 @@
 
 use crate::apply::{Applied, in_order, missing};
 use crate::{Event, Presence, RefusedBecause, State, Verdict};
-use hansa_base::{ReplicaId, SiteName};
+use hansa_base::{ReplicaId, SiteName, WallS};
 use std::collections::BTreeMap;
 
 /// An order. Every one gives its reason, for people; an empty one is none.
@@ -27,6 +27,8 @@ pub enum Order {
         site: SiteName,
         /// The reason.
         why: String,
+        /// When they may come back by themselves; given again, it takes the place of the one before.
+        until: Option<WallS>,
     },
     /// Replicas of the site may register again.
     Undrain {
@@ -68,8 +70,30 @@ pub struct Orders {
     pub paused: Option<Pause>,
     /// Sites that are drained, and why.
     pub drained: BTreeMap<SiteName, String>,
+    /// When drains end by themselves; `None` while none does.
+    pub drain_ends: Option<BTreeMap<SiteName, WallS>>,
     /// Set once the run is to end after the open round, and why.
     pub stopping: Option<String>,
+}
+
+impl Orders {
+    /// When the drain of a site ends by itself.
+    #[must_use]
+    pub fn drain_end(&self, site: &SiteName) -> Option<WallS> {
+        self.drain_ends.as_ref()?.get(site).copied()
+    }
+
+    /// What is to be ordered now, because drains have reached their ends.
+    #[must_use]
+    pub fn lapsed(&self, now: WallS) -> Vec<Order> {
+        let ends = self.drain_ends.iter().flatten();
+        let over = ends.filter(|(_, at)| **at <= now);
+        over.map(|(site, _)| Order::Undrain {
+            site: site.clone(),
+            why: "the time of its drain is over".to_owned(),
+        })
+        .collect()
+    }
 }
 
 /// Why a run is paused.
@@ -159,8 +183,18 @@ impl State {
                 let before = self.orders.drained.insert(site.clone(), why.clone());
                 in_order(before.is_none(), "a site is drained twice")?;
             }
+            Event::DrainEnds { site, at } => {
+                let drained = self.orders.drained.contains_key(site);
+                in_order(drained, "a drain ends that was not ordered")?;
+                let ends = self.orders.drain_ends.get_or_insert_default();
+                ends.insert(site.clone(), *at);
+            }
             Event::Undrained { site, .. } => {
                 let drained = self.orders.drained.remove(site);
+                if let Some(ends) = &mut self.orders.drain_ends {
+                    ends.remove(site);
+                }
+                self.orders.drain_ends.take_if(|ends| ends.is_empty());
                 drained.ok_or_else(|| missing(format!("the drain of site {site}")))?;
             }
             Event::Evicted { key, why } => {

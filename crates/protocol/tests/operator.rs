@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use hansa_base::{Generation, Windows};
+use hansa_base::{Generation, WallS, Windows};
 use hansa_protocol::*;
 
 fn why() -> String {
@@ -21,7 +21,8 @@ fn resume() -> Order {
 
 fn drain(site: &str) -> Order {
     let site = site.parse().unwrap();
-    Order::Drain { site, why: why() }
+    let (why, until) = (why(), None);
+    Order::Drain { site, why, until }
 }
 
 fn undrain(site: &str) -> Order {
@@ -178,6 +179,31 @@ fn a_drained_site_contributes_what_it_has_and_comes_back_when_it_may() {
     story.order(undrain("lumi"));
     story.register("a");
     story.grant("a");
+}
+
+#[test]
+fn a_drain_with_an_end_is_over_then_and_one_without_is_not() {
+    let mut story = Story::new();
+    story.register("a");
+    let until = |until| Order::Drain {
+        site: "lumi".parse().unwrap(),
+        why: why(),
+        until,
+    };
+    story.order(until(Some(WallS(1000))));
+    assert_eq!(story.state().orders.lapsed(WallS(999)), []);
+    // It takes longer; and a drain that is in force is not ordered twice.
+    story.order(until(Some(WallS(2000))));
+    story.order(until(None));
+    assert_eq!(story.state().orders.lapsed(WallS(1999)), []);
+    let lapsed = story.state().orders.lapsed(WallS(2000));
+    assert!(matches!(&lapsed[..], [Order::Undrain { .. }]), "{lapsed:?}");
+    assert!(story.try_register("b", 77, None).is_err());
+    lapsed.into_iter().for_each(|order| story.order(order));
+    story.register("b");
+    // The end was that one's.
+    story.order(drain("lumi"));
+    assert_eq!(story.state().orders.lapsed(WallS(u64::MAX)), []);
 }
 
 #[test]

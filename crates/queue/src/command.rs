@@ -5,7 +5,7 @@ use std::fmt;
 use hansa_base::SiteName;
 
 use crate::held::Held;
-use crate::{Budget, IntentId, LeaseNo, Line, ShapeName, UnixS};
+use crate::{Budget, GpuS, IntentId, LeaseNo, Line, ShapeName, UnixS};
 
 /// An operator's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,13 +45,62 @@ pub enum QueueOrder {
         /// Which.
         intent: IntentId,
     },
-    /// Set what is left of the allocation.
+    /// Say something of the allocation.
     Budget {
         /// The site.
         site: SiteName,
-        /// What is left.
-        budget: Budget,
+        /// What; the rest stays.
+        change: BudgetChange,
     },
+}
+
+/// What an operator says of an allocation; what is not said stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BudgetChange {
+    /// What is left now.
+    pub left: Option<Left>,
+    /// What no job may touch.
+    pub reserve_gpu_s: Option<GpuS>,
+    /// When the allocation ends.
+    pub ends: Option<Ends>,
+}
+
+/// What is left of an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// So much.
+    Counted(GpuS),
+    /// Nobody counts.
+    Uncounted,
+}
+
+/// When an allocation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// The first moment after its last day.
+    At(UnixS),
+    /// No day is known.
+    Never,
+}
+
+impl BudgetChange {
+    /// What is true with it.
+    #[must_use]
+    pub fn of(&self, before: &Budget) -> Budget {
+        Budget {
+            gpu_s_left: match self.left {
+                Some(Left::Counted(left)) => Some(left),
+                Some(Left::Uncounted) => None,
+                None => before.gpu_s_left,
+            },
+            reserve_gpu_s: self.reserve_gpu_s.unwrap_or(before.reserve_gpu_s),
+            ends_at: match self.ends {
+                Some(Ends::At(at)) => Some(at),
+                Some(Ends::Never) => None,
+                None => before.ends_at,
+            },
+        }
+    }
 }
 
 /// Why a call is refused.

@@ -177,6 +177,15 @@ pub enum Event {
         /// What is left.
         budget: Budget,
     },
+    /// An operator changed what else there is to say of the allocation.
+    BudgetAmended {
+        /// The site.
+        site: SiteName,
+        /// What no job may touch.
+        reserve_gpu_s: GpuS,
+        /// When it ends.
+        ends_at: Option<UnixS>,
+    },
     /// A plan took the place of the one before.
     PlanAdopted(Adopted),
     /// The run was restored from a backup: intents that the lost history may have made are skipped.
@@ -312,7 +321,8 @@ impl Event {
             | Self::HeldBack { site, .. }
             | Self::Gap { site, .. }
             | Self::Stray { site, .. }
-            | Self::BudgetSet { site, .. } => Some(site),
+            | Self::BudgetSet { site, .. }
+            | Self::BudgetAmended { site, .. } => Some(site),
             Self::Intended(intention) => Some(&intention.site),
             _ => None,
         }
@@ -364,6 +374,13 @@ impl Event {
             Self::Late { intent, job } => format!(
                 "job {job} is there for intent {intent}, which was given up; it is cancelled"
             ),
+            other => return other.decision_of_site(),
+        })
+    }
+
+    /// The same of what is about a site, a plan or all of it.
+    fn decision_of_site(&self) -> Option<String> {
+        Some(match self {
             Self::Excluded { node, .. } => format!("node {node} is left out: it failed"),
             Self::SitePaused { why, .. } => format!("the site's queue is paused: {why}"),
             Self::SiteResumed { why, .. } => format!("the site's queue goes on: {why}"),
@@ -380,11 +397,26 @@ impl Event {
                 "job {job} is for intent {intent}, which this coordinator never made: cancel it at \
                  the site if it belongs to a lost copy of the run"
             ),
-            Self::BudgetSet { budget, .. } => budget_set(budget.gpu_s_left),
+            Self::BudgetSet { budget, .. } => {
+                let said = budget_set(budget.gpu_s_left);
+                format!(
+                    "{said}; {}",
+                    allocation(budget.reserve_gpu_s, budget.ends_at)
+                )
+            }
+            Self::BudgetAmended {
+                reserve_gpu_s,
+                ends_at,
+                ..
+            } => format!(
+                "an operator changed the allocation: {}",
+                allocation(*reserve_gpu_s, *ends_at)
+            ),
             Self::PlanAdopted(plan) => plan.to_string(),
             Self::Restored { next_intent } => {
                 format!("restored from a backup: intents go on at {next_intent}")
             }
+            _ => return None,
         })
     }
 }
@@ -397,6 +429,14 @@ fn budget_set(left: Option<GpuS>) -> String {
         ),
         None => "an operator set the budget to be unlimited".to_owned(),
     }
+}
+
+fn allocation(reserve: GpuS, ends_at: Option<UnixS>) -> String {
+    let ends = match ends_at {
+        Some(at) => format!("it ends at {at}"),
+        None => "no end is known".to_owned(),
+    };
+    format!("{} in reserve, {ends}", gpu_hours(reserve))
 }
 
 impl fmt::Display for Intention {

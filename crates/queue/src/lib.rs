@@ -17,7 +17,9 @@ mod command;
 mod event;
 mod held;
 mod judge;
+mod learn;
 mod machine;
+mod operate;
 mod order;
 mod orders;
 mod outcome;
@@ -34,7 +36,7 @@ mod wants;
 
 pub use accuracy::{Accuracy, STRENGTHS, accuracy, discounted_s};
 pub use apply::Misfit;
-pub use command::{QueueOrder, QueueRefusal};
+pub use command::{BudgetChange, Ends, Left, QueueOrder, QueueRefusal};
 pub use event::{Event, Intention, Joined, Why};
 pub use held::Held;
 pub use machine::{Handled, Machine, Timing};

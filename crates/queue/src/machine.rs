@@ -10,26 +10,24 @@ use hansa_base::{MonoMs, SiteName};
 
 use crate::apply::{Misfit, is_older};
 use crate::command::{QueueOrder, QueueRefusal};
-use crate::event::{Event, Why};
+use crate::event::Event;
 use crate::held::Held;
 use crate::judge::{follow_up, join, judged, outcome_of};
 use crate::orders::orders;
-use crate::outcome::{Outcome, PauseWhy};
+use crate::outcome::Outcome;
 use crate::phase::Phase;
 use crate::planned::Adopted;
-use crate::policy::{self, Look, held_back, intention, shape_of, slot_name};
+use crate::policy::{self, Look, held_back};
 use crate::state::{Intent, Job, Lease, State};
 use crate::view::{Now, RunView};
 use crate::wants::wants;
 use crate::{
-    Begin, IntentId, JobId, LeaseNo, Line, LiveJob, Order, Report, RunNews, ShapeName, SiteProfile,
-    Stamped, SyncReply, SyncRequest,
+    Begin, IntentId, JobId, LeaseNo, Line, LiveJob, Order, Report, RunNews, SiteProfile, Stamped,
+    SyncReply, SyncRequest,
 };
 
 /// Decisions of one command. More are taken at the next.
 const DECISIONS_MAX: usize = 2000;
-/// Slots that are looked at for one that is free.
-const SLOTS_MAX: u32 = 1024;
 
 /// How long leases of site processes last, and how often they call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,14 +200,19 @@ impl Machine {
         Handled { events, reply }
     }
 
-    fn put(&mut self, event: Event, now: Now) -> Result<(), QueueRefusal> {
+    pub(crate) fn put(&mut self, event: Event, now: Now) -> Result<(), QueueRefusal> {
         let broken = |misfit: Misfit| QueueRefusal::Broken(misfit.to_string());
         self.state.apply(now.wall, &event).map_err(broken)?;
         self.events.push(event);
         Ok(())
     }
 
-    fn look<'a>(&'a self, name: &'a SiteName, run: &'a RunView, now: Now) -> Option<Look<'a>> {
+    pub(crate) fn look<'a>(
+        &'a self,
+        name: &'a SiteName,
+        run: &'a RunView,
+        now: Now,
+    ) -> Option<Look<'a>> {
         Some(Look {
             state: &self.state,
             name,
@@ -488,7 +491,12 @@ impl Machine {
     }
 
     /// Everything that is to be decided for a site.
-    fn decide(&mut self, site: &SiteName, run: &RunView, now: Now) -> Result<(), QueueRefusal> {
+    pub(crate) fn decide(
+        &mut self,
+        site: &SiteName,
+        run: &RunView,
+        now: Now,
+    ) -> Result<(), QueueRefusal> {
         for _ in 0..DECISIONS_MAX {
             let Some(look) = self.look(site, run, now) else {
                 return Ok(());
@@ -534,97 +542,6 @@ impl Machine {
             windows_left: run.windows_left,
             now: now.wall,
         }
-    }
-
-    fn try_operate(
-        &mut self,
-        order: QueueOrder,
-        run: &RunView,
-        now: Now,
-    ) -> Result<(), QueueRefusal> {
-        match order {
-            QueueOrder::Pause { site, why } => {
-                self.check_site(&site)?;
-                let why = PauseWhy::Operator(why);
-                self.put(Event::SitePaused { site, why }, now)
-            }
-            QueueOrder::Resume { site, why } => {
-                self.check_site(&site)?;
-                let event = Event::SiteResumed {
-                    site: site.clone(),
-                    why,
-                };
-                self.put(event, now)?;
-                self.decide(&site, run, now)
-            }
-            QueueOrder::Submit { site, shape, why } => {
-                self.submit_one(&site, shape.as_ref(), why, run, now)
-            }
-            QueueOrder::Cancel { intent, why } => self.cancel(intent, why, now),
-            QueueOrder::Tail { intent } => {
-                let known = self.state.intents.get(&intent);
-                let job = known.is_some_and(|known| known.job.is_some());
-                job.then_some(()).ok_or(QueueRefusal::NotLive(intent))?;
-                self.put(Event::TailOrdered { intent }, now)
-            }
-            QueueOrder::Budget { site, budget } => {
-                self.check_site(&site)?;
-                let event = Event::BudgetSet {
-                    site: site.clone(),
-                    budget,
-                };
-                self.put(event, now)?;
-                self.decide(&site, run, now)
-            }
-        }
-    }
-
-    fn check_site(&self, site: &SiteName) -> Result<(), QueueRefusal> {
-        let known = self.state.sites.contains_key(site);
-        let unknown = || QueueRefusal::UnknownSite(site.clone());
-        known.then_some(()).ok_or_else(unknown)
-    }
-
-    fn cancel(&mut self, id: IntentId, why: Line, now: Now) -> Result<(), QueueRefusal> {
-        let intent = self.state.intents.get(&id);
-        let intent = intent.filter(|intent| intent.is_live());
-        let intent = intent.ok_or(QueueRefusal::NotLive(id))?;
-        let event = policy::cancel(intent, why);
-        event.map_or(Ok(()), |event| self.put(event, now))
-    }
-
-    fn submit_one(
-        &mut self,
-        site: &SiteName,
-        shape: Option<&ShapeName>,
-        why: Line,
-        run: &RunView,
-        now: Now,
-    ) -> Result<(), QueueRefusal> {
-        self.check_site(site)?;
-        let look = self.look(site, run, now);
-        let unknown = || QueueRefusal::UnknownSite(site.clone());
-        let look = look.ok_or_else(unknown)?;
-        let profile = look.site.profile.as_ref().ok_or_else(unknown)?;
-        let Some(shape) = shape_of(profile, shape) else {
-            let known: Vec<_> = profile.shapes.iter().map(|s| s.name.as_str()).collect();
-            return Err(QueueRefusal::UnknownShape {
-                site: site.clone(),
-                shape: shape.cloned().unwrap_or_default(),
-                known: Line::new(&known.join(", ")),
-            });
-        };
-        // Not held by a back-off: the operator knows better.
-        if let Some(held) = held_back(&look, profile, None, shape, Begin::Now) {
-            let site = site.clone();
-            return Err(QueueRefusal::Held { site, held });
-        }
-        let free = (1..SLOTS_MAX).filter_map(slot_name);
-        let mut free = free.filter(|name| look.state.live_of(site, name).next().is_none());
-        let replica = free.next().ok_or_else(unknown)?;
-        let why = Why::Operator(why);
-        let event = Event::Intended(intention(&look, &replica, shape, Begin::Now, None, why));
-        self.put(event, now)
     }
 }
 

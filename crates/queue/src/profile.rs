@@ -129,6 +129,8 @@ pub struct SiteProfile {
     pub retry: Retry,
     /// What it says for plans, if anything.
     pub stated: Option<Stated>,
+    /// A figure of what is left may lack what ended so long before it; `None` is a quarter of an hour.
+    pub accounting_lag_s: Option<u64>,
 }
 
 /// What a profile says for plans, until the run has measured it.

@@ -376,12 +376,14 @@ impl Site {
     #[must_use]
     pub fn usage_permille(&self, partition: &Line) -> Option<u64> {
         let (_, usage) = self.usage.get(partition)?;
-        let requested = usage.requested_s;
-        let share = usage
-            .realised_s
-            .saturating_mul(1000)
-            .checked_div(requested)?;
-        Some(share.min(1000))
+        permille(usage.realised_s, usage.requested_s)
+    }
+
+    /// The same, each job weighted with its CPUs.
+    #[must_use]
+    pub fn usage_by_cpu_permille(&self, partition: &Line) -> Option<u64> {
+        let (_, usage) = self.usage.get(partition)?;
+        permille(usage.realised_cpu_s, usage.requested_cpu_s)
     }
 
     /// The newest report of a spool.
@@ -396,6 +398,11 @@ impl Site {
     pub const fn budget_said(&self) -> &Budget {
         &self.budget.said
     }
+}
+
+fn permille(part: u64, of: u64) -> Option<u64> {
+    let share = part.saturating_mul(1000).checked_div(of)?;
+    Some(share.min(1000))
 }
 
 /// A statement by a command of the site's keeps the profile's reserve.

@@ -89,16 +89,115 @@ fn nothing_is_submitted_beyond_the_budget() {
     desk.wait(HOUR / 2);
     let ended = Report::Job(desk.ended(1, "11", "COMPLETED", HOUR / 2));
     assert_eq!(submissions(&desk.say(vec![ended])), []);
-    let budget = Budget {
-        gpu_s_left: Some(GpuS(100 * HOUR)),
-        ..Budget::default()
+    let change = BudgetChange {
+        left: Some(Left::Counted(GpuS(100 * HOUR))),
+        ..BudgetChange::default()
     };
     desk.order(QueueOrder::Budget {
         site: site(),
-        budget,
+        change,
     })
     .unwrap();
     assert_eq!(submissions(&desk.say(Vec::new())).len(), 2);
+    // What he did not speak of is as the profile said.
+    let said = *desk.here().budget_said();
+    assert_eq!(said.reserve_gpu_s, GpuS(5 * HOUR));
+}
+
+#[test]
+fn what_ended_within_the_lag_of_accounting_is_not_in_the_sites_figure() {
+    let spent_after = |lag: Option<u64>| {
+        let mut profile = profile();
+        profile.budget.gpu_s_left = Some(GpuS(100 * HOUR));
+        profile.accounting_lag_s = lag;
+        let mut desk = one(profile);
+        desk.say(vec![submitted(1, "11")]);
+        let timeout = Report::Job(desk.ended(1, "11", "TIMEOUT", 2 * HOUR));
+        desk.say(vec![timeout]);
+        desk.wait(3 * HOUR);
+        let report = Report::Budget(BudgetReport {
+            gpu_s_left: Some(GpuS(100 * HOUR)),
+            ends_at: None,
+            source: "saldo".into(),
+        });
+        desk.say(vec![report]);
+        let spent = desk.here().budget.spent.values();
+        spent.map(|cost| cost.0).sum::<u64>()
+    };
+    assert_eq!(spent_after(None), 0);
+    assert_eq!(spent_after(Some(6 * HOUR)), 16 * HOUR);
+}
+
+#[test]
+fn a_maintenance_that_is_called_off_is_forgotten() {
+    let mut desk = two_in_the_queue();
+    let maintenance = |start: u64, end: u64| {
+        Report::Reservation(ReservationReport {
+            name: "maint".into(),
+            start: UnixS(start),
+            end: UnixS(end),
+            nodes: "ALL".into(),
+            maintenance: true,
+            raw: "".into(),
+        })
+    };
+    desk.say(vec![maintenance(START + HOUR, START + 9 * HOUR)]);
+    assert_eq!(desk.here().reservations.len(), 1);
+    desk.now_s += 60;
+    let now = desk.now_s;
+    desk.say(vec![maintenance(now, now)]);
+    assert_eq!(desk.here().reservations.len(), 0);
+}
+
+#[test]
+fn what_an_operator_does_not_say_of_an_allocation_stays() {
+    let mut profile = profile();
+    profile.budget = Budget {
+        gpu_s_left: Some(GpuS(40 * HOUR)),
+        reserve_gpu_s: GpuS(5 * HOUR),
+        ends_at: Some(UnixS(START + 30 * HOUR)),
+    };
+    let before = profile.budget;
+    let mut desk = one(profile);
+    desk.say(vec![submitted(1, "11")]);
+    let timeout = Report::Job(desk.ended(1, "11", "TIMEOUT", 2 * HOUR));
+    desk.say(vec![timeout]);
+    let spent = desk.here().budget.spent.clone();
+    let mut change = |change| {
+        let order = QueueOrder::Budget {
+            site: site(),
+            change,
+        };
+        desk.order(order).unwrap();
+        desk.restart();
+        let budget = desk.here().budget.clone();
+        (budget.said, budget.spent)
+    };
+    let longer = BudgetChange {
+        ends: Some(Ends::At(UnixS(START + 60 * HOUR))),
+        ..BudgetChange::default()
+    };
+    let said = Budget {
+        ends_at: Some(UnixS(START + 60 * HOUR)),
+        ..before
+    };
+    assert_eq!(change(longer), (said, spent));
+    let more = BudgetChange {
+        left: Some(Left::Counted(GpuS(90 * HOUR))),
+        ..BudgetChange::default()
+    };
+    let said = Budget {
+        gpu_s_left: Some(GpuS(90 * HOUR)),
+        ..said
+    };
+    // What was used before is in the new figure.
+    assert_eq!(change(more), (said, [].into()));
+    let none = BudgetChange {
+        left: Some(Left::Uncounted),
+        reserve_gpu_s: Some(GpuS(0)),
+        ends: Some(Ends::Never),
+    };
+    assert_eq!(change(none), (Budget::default(), [].into()));
 }
 
 #[test]

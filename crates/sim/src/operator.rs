@@ -28,7 +28,8 @@ impl World {
                         site: site.clone(),
                         why: why(),
                     };
-                    (Order::Drain { site, why: why() }, undrain)
+                    let (why, until) = (why(), None);
+                    (Order::Drain { site, why, until }, undrain)
                 }
                 6..=7 => {
                     let readmit = Order::Readmit {

@@ -36,6 +36,8 @@ enum Question {
 struct Due {
     question: Question,
     every: Duration,
+    /// From the next answer until it is asked again.
+    then: Duration,
     next: Instant,
     asked: bool,
     failures: u32,
@@ -46,7 +48,7 @@ impl Due {
     fn wait(&mut self, answered: bool, pause: Duration) -> Duration {
         if answered {
             self.failures = 0;
-            return self.every;
+            return std::mem::replace(&mut self.then, self.every);
         }
         let policy = RetryPolicy {
             first: FAILED_FIRST,
@@ -75,26 +77,30 @@ impl Collector {
         let usage = Duration::from_secs(profile.watch.usage_every_s);
         let now = Instant::now();
         let mut due = Vec::new();
-        let mut add = |question, every| {
+        let mut add = |question, every, then| {
             due.push(Due {
                 question,
                 every,
+                then,
                 next: now,
                 asked: false,
                 failures: 0,
             });
         };
         // A probe says nothing of a partition that is down.
-        add(Question::Partitions, probes);
-        for shape in &profile.shape {
-            add(Question::Probe(shape.name.clone()), probes);
+        add(Question::Partitions, probes, probes);
+        let shapes = u32::try_from(profile.shape.len()).unwrap_or(u32::MAX);
+        for (shape, number) in profile.shape.iter().zip(1..) {
+            // All at once at first, and evenly from then on.
+            let then = probes / shapes.max(1) * number;
+            add(Question::Probe(shape.name.clone()), probes, then);
         }
         for partition in profile.partitions() {
-            add(Question::Usage(partition.to_owned()), usage);
+            add(Question::Usage(partition.to_owned()), usage, usage);
         }
-        add(Question::Reservations, usage);
+        add(Question::Reservations, usage, usage);
         if profile.budget.command.is_some() {
-            add(Question::Budget, usage);
+            add(Question::Budget, usage, usage);
         }
         Self {
             due,
@@ -374,6 +380,7 @@ mod tests {
         let mut due = Due {
             question: Question::Budget,
             every,
+            then: every,
             next: Instant::now(),
             asked: false,
             failures: 0,
@@ -385,5 +392,24 @@ mod tests {
         assert_eq!(due.wait(true, Duration::ZERO), every);
         let pause = Duration::from_secs(60);
         assert_eq!(due.wait(false, pause), pause);
+    }
+
+    #[test]
+    fn probes_are_spread_over_the_interval() {
+        let text = crate::profile::commented("lumi");
+        let mut profile = Profile::parse(&text, std::path::Path::new("lumi.toml")).unwrap();
+        profile.watch.probe_every_s = 600;
+        let mut collector = Collector::new(&profile);
+        let all = collector.due.iter_mut();
+        let probes = all.filter(|due| matches!(due.question, Question::Probe(_)));
+        let waits = probes.map(|due| {
+            let first = due.wait(true, Duration::ZERO);
+            let then = due.wait(true, Duration::ZERO);
+            (first.as_secs(), then.as_secs())
+        });
+        let waits: Vec<(u64, u64)> = waits.collect();
+        let shapes = waits.len() as u64;
+        let even = (1..=shapes).map(|number| (600 / shapes * number, 600));
+        assert_eq!(waits, even.collect::<Vec<_>>());
     }
 }

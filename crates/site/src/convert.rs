@@ -53,6 +53,7 @@ pub fn site_profile(profile: &Profile) -> SiteProfile {
             exclude_node_s: retry.exclude_node_s,
         },
         stated: Some(stated(profile)),
+        accounting_lag_s: profile.budget.lag_s,
     }
 }
 
@@ -88,7 +89,13 @@ pub fn gpu_seconds(hours: f64) -> GpuS {
 /// The end of the allocation's last day, in UTC.
 #[must_use]
 pub fn ends_at(profile: &Profile) -> Option<UnixS> {
-    let day: jiff::civil::Date = profile.budget.ends_at.as_deref()?.parse().ok()?;
+    end_of_day(profile.budget.ends_at.as_deref()?)
+}
+
+/// The first moment after a day such as `2027-03-31`, in UTC.
+#[must_use]
+pub fn end_of_day(day: &str) -> Option<UnixS> {
+    let day: jiff::civil::Date = day.parse().ok()?;
     let next = day.tomorrow().ok()?;
     let midnight = jiff::tz::TimeZone::UTC.to_ambiguous_timestamp(next.at(0, 0, 0, 0));
     let second = midnight.compatible().ok()?.as_second();

@@ -502,7 +502,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut site = testing::site(folder.path(), "1a2b");
         let answers = [
-            "sbatch: error: Batch job submission failed: Unspecified error\n",
+            "sbatch: error: Batch job submission failed: The moon is in the wrong phase\n",
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
             "Segmentation fault\n",
         ];

@@ -3,7 +3,7 @@
 
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, ReplicaKey, SiteName,
-    Steps, Timeline, Tokens, Windows,
+    Steps, Timeline, Tokens, WallS, Windows,
 };
 use hansa_protocol::{
     CloseReason, CloseRecord, ClosedContribution, ContributionParts, EndReason, Event,
@@ -62,6 +62,7 @@ mirror_enum!(EventJson = Event {
     struct Absolved { key: ReplicaKey }
     struct Resumed { why: String }
     struct Drained { site: SiteName, why: String }
+    struct DrainEnds { site: SiteName, at: WallS }
     struct Undrained { site: SiteName, why: String }
     struct Evicted { key: ReplicaKey, why: String }
     struct Readmitted { key: ReplicaKey, why: String }

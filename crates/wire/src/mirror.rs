@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hansa_base::{
     Bytes, ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, Position, ReplicaId,
-    ReplicaKey, ReplicaName, SiteName, Steps, Timeline, Tokens, Windows,
+    ReplicaKey, ReplicaName, SiteName, Steps, Timeline, Tokens, WallS, Windows,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -121,6 +121,7 @@ newtypes!(
     Steps(u64),
     Timeline(u64),
     Tokens(u64),
+    WallS(u64),
     Windows(u64)
 );
 

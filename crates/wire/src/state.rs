@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hansa_base::{
     ContributionNo, Epoch, Generation, Hash, Incarnation, LeaseId, Position, ReplicaId, ReplicaKey,
-    SiteName, Steps, Timeline, Tokens, Windows,
+    SiteName, Steps, Timeline, Tokens, WallS, Windows,
 };
 use hansa_protocol::{
     Attempt, Attempts, CloseReason, CloseRecord, Contribution, ContributionParts, EndReason,
@@ -75,7 +75,7 @@ mirror_struct!(OrdersJson = Orders {
     paused: Option<Pause>,
     drained: BTreeMap<SiteName, String>,
     stopping: Option<String>,
-});
+} later { drain_ends: BTreeMap<SiteName, WallS> });
 mirror_struct!(
     PaceJson = Pace {
         microwindows_per_s: u64,

@@ -40,6 +40,9 @@ pub struct Status {
     pub paused: Option<String>,
     /// Sites that are drained, each with the operator's reason.
     pub drained: Vec<(String, String)>,
+    /// Of these, those whose drain ends by itself, and when, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drain_ends_s: Vec<(String, u64)>,
     /// The operator's reason, once the run is to end after the open round.
     pub stopping: Option<String>,
     /// Why the run ends or ended.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hansa_base::{
     Bytes, Epoch, Generation, Hash, Incarnation, LeaseId, ReplicaId, SiteName, Steps, Timeline,
-    Tokens, Windows,
+    Tokens, WallS, Windows,
 };
 use hansa_protocol::{
     Activity, Announce, Caller, ContributionParts, DigestFields, EndReason, Evaluated, FreedCause,
@@ -279,7 +279,7 @@ mirror_enum!(RefusalJson = Refusal {
 mirror_enum!(OrderJson = Order {
     struct Pause { why: String }
     struct Resume { why: String }
-    struct Drain { site: SiteName, why: String }
+    struct Drain { site: SiteName, why: String, until: Option<WallS> }
     struct Undrain { site: SiteName, why: String }
     struct Evict { replica: ReplicaId, why: String }
     struct Readmit { replica: ReplicaId, why: String }

@@ -96,6 +96,12 @@ fn requests_come_back() {
         Order::Drain {
             site: site.clone(),
             why: why(),
+            until: None,
+        },
+        Order::Drain {
+            site: site.clone(),
+            why: why(),
+            until: Some(WallS(1_764_000_000)),
         },
         Order::Undrain { site, why: why() },
         Order::Evict {

@@ -27,6 +27,15 @@ fn a_state_comes_back_bit_for_bit() {
 }
 
 #[test]
+fn the_ends_of_drains_come_back() {
+    let mut snapshot = rich_snapshot();
+    let ends = [("lumi".parse().unwrap(), hansa_base::WallS(1_764_000_000))];
+    snapshot.state.orders.drain_ends = Some(ends.into());
+    let bytes = encode_snapshot(&snapshot);
+    assert_eq!(decode_snapshot(JOURNAL_VERSION, &bytes).unwrap(), snapshot);
+}
+
+#[test]
 fn journals_of_version_1_load_and_are_still_written_the_same() {
     let entries = every_entry();
     assert_eq!(ENTRIES_V1.lines().count(), entries.len());

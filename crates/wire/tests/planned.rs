@@ -57,6 +57,7 @@ fn profiled() -> Event {
             probe_every_s: 300,
             usage_every_s: 3600,
             retry: Retry::default(),
+            accounting_lag_s: None,
             stated: Some(Stated {
                 startup_ms: Some(90_000),
                 transfer_ms: Some(20_000),

@@ -71,6 +71,52 @@ fn what_came_up_during_an_operators_pause_is_kept() {
     assert_eq!(decode_queue_snapshot(1, &written), Ok(state));
 }
 
+fn queue_orders() -> Vec<QueueOrder> {
+    let (site, why) = (lumi(), Line::new("because"));
+    vec![
+        QueueOrder::Pause {
+            site: site.clone(),
+            why: why.clone(),
+        },
+        QueueOrder::Resume {
+            site: site.clone(),
+            why: why.clone(),
+        },
+        QueueOrder::Submit {
+            site: site.clone(),
+            shape: Some("small".into()),
+            why: why.clone(),
+        },
+        QueueOrder::Cancel {
+            intent: IntentId(7),
+            why,
+        },
+        QueueOrder::Tail {
+            intent: IntentId(7),
+        },
+        QueueOrder::Budget {
+            site: site.clone(),
+            change: BudgetChange {
+                left: Some(Left::Counted(GpuS(3600))),
+                reserve_gpu_s: Some(GpuS(60)),
+                ends: Some(Ends::At(UnixS(9))),
+            },
+        },
+        QueueOrder::Budget {
+            site: site.clone(),
+            change: BudgetChange {
+                left: Some(Left::Uncounted),
+                ends: Some(Ends::Never),
+                ..BudgetChange::default()
+            },
+        },
+        QueueOrder::Budget {
+            site,
+            change: BudgetChange::default(),
+        },
+    ]
+}
+
 #[test]
 fn operators_orders_come_back() {
     for order in queue_orders() {

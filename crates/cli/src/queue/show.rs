@@ -119,6 +119,7 @@ fn shapes_table(shapes: &[ShapeView], now_s: u64) -> comfy_table::Table {
         "walltime",
         "costs",
         "usage",
+        "by CPUs",
         "probed",
         "starts in",
         "× ½",
@@ -144,6 +145,9 @@ fn shapes_table(shapes: &[ShapeView], now_s: u64) -> comfy_table::Table {
             shape
                 .usage
                 .map_or_else(dash, |usage| format!("{:.0} %{own}", usage * 100.0)),
+            shape
+                .usage_by_cpu
+                .map_or_else(dash, |usage| format!("{:.0} %", usage * 100.0)),
             probe.map_or_else(dash, |probe| ago(now_s, probe.at_s)),
             probe.map_or_else(dash, |probe| promise(probe, wait(0))),
             wait(1),

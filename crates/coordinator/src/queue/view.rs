@@ -95,6 +95,7 @@ fn budget(state: &State, name: &SiteName, budget: &BudgetState) -> Option<Budget
 
 fn shape(site: &Site, shape: &Shape, now: Now) -> ShapeView {
     let usage_permille = site.usage_permille(&shape.partition);
+    let by_cpu = site.usage_by_cpu_permille(&shape.partition);
     let usage = site.usage.get(&shape.partition);
     let probed = site.probes.get(&shape.name).and_then(|all| all.back());
     let probe = probed.map(|probed| {
@@ -125,6 +126,7 @@ fn shape(site: &Site, shape: &Shape, now: Now) -> ShapeView {
         walltime_s: shape.walltime_s,
         cost_gpu_h: shape.cost().hours(),
         usage: usage_permille.map(|permille| permille as f64 / 1000.0),
+        usage_by_cpu: by_cpu.map(|permille| permille as f64 / 1000.0),
         usage_own_only: usage.is_some_and(|(_, usage)| usage.own_only),
         probe,
     }
@@ -224,9 +226,10 @@ fn reported(job: &Job) -> String {
         true => format!("{} ({reason})", report.state),
         false => report.state.to_string(),
     };
-    match Phase::is_held(report) {
-        true => format!("{state}, held"),
-        false => state,
+    match report {
+        report if Phase::is_held(report) => format!("{state}, held"),
+        report if Phase::cannot_start(report) => format!("{state}, cannot start"),
+        _ => state,
     }
 }
 

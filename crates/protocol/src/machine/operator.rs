@@ -10,7 +10,7 @@ use crate::{
     EndReason, Event, ExcusedBecause, FreedCause, LeaseAnswer, LeftReason, Order, Pause, Presence,
     Refusal, Reply, RoundPhase, Wait,
 };
-use hansa_base::{MonoMs, ReplicaId, ReplicaKey, SiteName};
+use hansa_base::{MonoMs, ReplicaId, ReplicaKey, SiteName, WallS};
 
 impl Machine {
     pub(super) fn operate(&mut self, now: MonoMs, order: Order) -> Answer {
@@ -20,7 +20,7 @@ impl Machine {
         match order {
             Order::Pause { why } => self.pause(Pause::Operator(why))?,
             Order::Resume { why } => self.resume(now, why)?,
-            Order::Drain { site, why } => self.drain(site, why)?,
+            Order::Drain { site, why, until } => self.drain(site, why, until)?,
             Order::Undrain { site, why } => self.undrain(site, why)?,
             Order::Evict { replica, why } => self.evict(now, replica, why)?,
             Order::Readmit { replica, why } => self.readmit(replica, why)?,
@@ -54,15 +54,20 @@ impl Machine {
         self.close_if_due(now)
     }
 
-    fn drain(&mut self, site: SiteName, why: String) -> Result<(), Refusal> {
-        if self.state.orders.drained.contains_key(&site) {
-            return Ok(());
+    fn drain(&mut self, site: SiteName, why: String, until: Option<WallS>) -> Result<(), Refusal> {
+        if !self.state.orders.drained.contains_key(&site) {
+            let mut replicas = self.state.replicas.iter();
+            if !replicas.any(|replica| replica.id.site == site) {
+                return Err(Refusal::UnknownSite { site });
+            }
+            let site = site.clone();
+            self.emit(Event::Drained { site, why })?;
         }
-        let mut replicas = self.state.replicas.iter();
-        if !replicas.any(|replica| replica.id.site == site) {
-            return Err(Refusal::UnknownSite { site });
+        let before = self.state.orders.drain_end(&site);
+        match until.filter(|until| before != Some(*until)) {
+            Some(at) => self.emit(Event::DrainEnds { site, at }),
+            None => Ok(()),
         }
-        self.emit(Event::Drained { site, why })
     }
 
     fn undrain(&mut self, site: SiteName, why: String) -> Result<(), Refusal> {

@@ -38,6 +38,7 @@ pub fn profile() -> SiteProfile {
         usage_every_s: HOUR,
         retry: Retry::default(),
         stated: None,
+        accounting_lag_s: None,
     }
 }
 

@@ -180,6 +180,9 @@ impl Profile {
         {
             return bad("budget.ends_at", "is no date: write 2027-03-31".to_owned());
         }
+        if self.budget.lag_s.is_some_and(|lag| lag > 7 * 86_400) {
+            return bad("budget.lag_s", "is more than a week".to_owned());
+        }
         if let Err((key, problem)) = crate::script::check_commands(&self.script) {
             return bad(key, problem);
         }

@@ -243,6 +243,9 @@ pub struct BudgetSection {
     /// A command whose first number is the GPU-hours left now; it wins over `gpu_hours`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// Its figure may lack what ended so many seconds before; at most a week. Default 900.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_s: Option<u64>,
 }
 
 /// `[retry]`: when to give up.

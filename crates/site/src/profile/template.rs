@@ -91,6 +91,7 @@ logs = "logs"
 # reserve_gpu_hours = 0.0           # never touched
 # ends_at = "2027-03-31"            # the allocation's last day
 # command = "my-allocation --gpu-hours"    # its first number is what is left now, as -3, 1234.5 or 1,234
+# lag_s = 900                       # it may lack what ended so long before: hours at many sites
 
 # For plans, until the run has measured them.
 [costs]

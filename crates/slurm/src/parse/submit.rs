@@ -91,14 +91,25 @@ fn reply(
     }
 }
 
-/// Whether the error means that nothing was submitted: the controller said so, in whatever words, or it was
-/// not even asked. Errors of plugins alone say nothing: they may surround a success. Nor does an error on
-/// the way to the controller or back.
+/// Vague words in which the controller itself answers: a script of the site's rejected the job, say.
+const ANSWERS: &[&str] = &[
+    "unspecified error",
+    "job dependency problem",
+    "requested operation is presently disabled",
+];
+
+/// Whether the error means that nothing was submitted: the controller said so, or it was not even asked.
+/// Errors of plugins alone say nothing: they may surround a success. Nor does an error on the way to the
+/// controller or back, and words that nobody listed may be such a one.
 fn is_certain(found: &Found) -> bool {
     use RefusalKind as Kind;
     match found.refusal.kind {
         Kind::BadRequest | Kind::Configuration | Kind::UnknownCluster => true,
         Kind::Controller => false,
+        Kind::Other => {
+            let text = found.refusal.text.to_ascii_lowercase();
+            found.outright && ANSWERS.contains(&text.as_str())
+        }
         _ => found.outright,
     }
 }

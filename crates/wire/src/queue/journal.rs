@@ -3,9 +3,9 @@
 
 use hansa_base::{ReplicaName, SiteName};
 use hansa_queue::{
-    Adopted, Begin, Budget, Event, GpuS, Held, IntentId, Intention, JobId, Joined, LeaseNo, Line,
-    Outcome, PauseWhy, Promise, QueueOrder, Refusal, Shape, ShapeName, SitePlan, SiteProfile,
-    Stamped, Then, UnixS, Why,
+    Adopted, Begin, Budget, BudgetChange, Ends, Event, GpuS, Held, IntentId, Intention, JobId,
+    Joined, LeaseNo, Left, Line, Outcome, PauseWhy, Promise, QueueOrder, Refusal, Shape, ShapeName,
+    SitePlan, SiteProfile, Stamped, Then, UnixS, Why,
 };
 
 use crate::journal::JournalError;
@@ -64,6 +64,7 @@ mirror_enum!(EventJson = Event {
     struct Gap { site: SiteName, after: u64, next: u64 }
     struct Stray { site: SiteName, intent: IntentId, job: JobId }
     struct BudgetSet { site: SiteName, budget: Budget }
+    struct BudgetAmended { site: SiteName, reserve_gpu_s: GpuS, ends_at: Option<UnixS> }
     struct Restored { next_intent: IntentId }
     tuple Intended(intention: Intention)
     tuple PlanAdopted(plan: Adopted)
@@ -179,5 +180,20 @@ mirror_enum!(QueueOrderJson = QueueOrder {
     struct Submit { site: SiteName, shape: Option<ShapeName>, why: Line }
     struct Cancel { intent: IntentId, why: Line }
     struct Tail { intent: IntentId }
-    struct Budget { site: SiteName, budget: Budget }
+    struct Budget { site: SiteName, change: BudgetChange }
+});
+mirror_struct!(
+    BudgetChangeJson = BudgetChange {
+        left: Option<Left>,
+        reserve_gpu_s: Option<GpuS>,
+        ends: Option<Ends>,
+    }
+);
+mirror_enum!(LeftJson = Left {
+    tuple Counted(left: GpuS)
+    unit Uncounted
+});
+mirror_enum!(EndsJson = Ends {
+    tuple At(at: UnixS)
+    unit Never
 });

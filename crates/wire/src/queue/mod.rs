@@ -73,6 +73,7 @@ const SHAPES_MAX: usize = 64;
 const NODES_MAX: u32 = 1 << 20;
 const JOBS_MAX: u32 = 256;
 const YEAR_S: u64 = 366 * 86_400;
+const LAG_MAX_S: u64 = 7 * 86_400;
 
 mirror_struct!(ShapeJson = Shape {
     name: ShapeName,
@@ -152,7 +153,7 @@ mirror_struct!(SiteProfileJson = SiteProfile {
     probe_every_s: u64,
     usage_every_s: u64,
     retry: Retry,
-} later { stated: Stated } check check_profile);
+} later { stated: Stated, accounting_lag_s: u64 } check check_profile);
 
 fn check_profile(profile: &SiteProfile) -> Result<(), &'static str> {
     let mut names: Vec<_> = profile.shapes.iter().map(|shape| &shape.name).collect();
@@ -167,7 +168,9 @@ fn check_profile(profile: &SiteProfile) -> Result<(), &'static str> {
     preferred.ok_or("the preferred shape is not among the shapes")?;
     let few = profile.wanted_jobs <= JOBS_MAX && profile.max_pending <= JOBS_MAX;
     few.then_some(())
-        .ok_or("a site has at most 256 jobs of a run")
+        .ok_or("a site has at most 256 jobs of a run")?;
+    let lag = profile.accounting_lag_s.is_none_or(|lag| lag <= LAG_MAX_S);
+    lag.then_some(()).ok_or("accounting is at most a week late")
 }
 
 mirror_struct!(SyncRequestJson = SyncRequest {

@@ -104,6 +104,9 @@ pub struct ShapeView {
     pub cost_gpu_h: f64,
     /// Realised over requested walltime in the partition, 0 to 1.
     pub usage: Option<f64>,
+    /// The same with each job weighted by its CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage_by_cpu: Option<f64>,
     /// The usage is of our own jobs only: others' are hidden.
     pub usage_own_only: bool,
     /// The newest probe.

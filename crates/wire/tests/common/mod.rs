@@ -247,6 +247,10 @@ fn orders(key: ReplicaKey) -> Vec<Event> {
             site: site(),
             why: why(),
         },
+        Event::DrainEnds {
+            site: site(),
+            at: WallS(1_764_000_000),
+        },
         Event::Undrained {
             site: site(),
             why: why(),
@@ -455,6 +459,7 @@ fn orders_in_force() -> Orders {
     Orders {
         paused: Some(Pause::Operator("wait".to_owned())),
         drained: BTreeMap::from([("lumi".parse().unwrap(), "repairs".to_owned())]),
+        drain_ends: None,
         stopping: Some("enough".to_owned()),
     }
 }

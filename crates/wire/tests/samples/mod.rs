@@ -32,6 +32,7 @@ pub fn profile() -> SiteProfile {
         usage_every_s: 3600,
         retry: Retry::default(),
         stated: None,
+        accounting_lag_s: None,
     }
 }
 
@@ -270,7 +271,7 @@ fn orders() -> Vec<Order> {
     ]
 }
 
-fn lumi() -> SiteName {
+pub fn lumi() -> SiteName {
     "lumi".parse().unwrap()
 }
 
@@ -361,6 +362,11 @@ fn events() -> Vec<Event> {
         replica: "r1".parse().unwrap(),
         held,
     }));
+    events.push(Event::BudgetAmended {
+        site: lumi(),
+        reserve_gpu_s: GpuS(60),
+        ends_at: Some(UnixS(9)),
+    });
     events
 }
 
@@ -557,34 +563,4 @@ pub fn queue_state() -> State {
         job.cancelled = true;
     }
     state
-}
-
-pub fn queue_orders() -> Vec<QueueOrder> {
-    let (site, why) = (lumi(), Line::new("because"));
-    vec![
-        QueueOrder::Pause {
-            site: site.clone(),
-            why: why.clone(),
-        },
-        QueueOrder::Resume {
-            site: site.clone(),
-            why: why.clone(),
-        },
-        QueueOrder::Submit {
-            site: site.clone(),
-            shape: Some("small".into()),
-            why: why.clone(),
-        },
-        QueueOrder::Cancel {
-            intent: IntentId(7),
-            why,
-        },
-        QueueOrder::Tail {
-            intent: IntentId(7),
-        },
-        QueueOrder::Budget {
-            site,
-            budget: profile().budget,
-        },
-    ]
 }
