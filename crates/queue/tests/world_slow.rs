@@ -19,6 +19,8 @@ use slurm::*;
 const HANG_MAX_S: u64 = 45 + 10;
 /// From the confirmation of an order to `sbatch`.
 const ACT_MAX_S: u64 = 10;
+/// An end is heard of, and judged, within this time once nothing goes wrong any more.
+const JUDGED_WITHIN_S: u64 = 600;
 /// How long a process waits after an attempt whose end is not known, before it believes its search.
 const SETTLE_S: u64 = ACT_MAX_S + HANG_MAX_S + 1;
 
@@ -421,6 +423,7 @@ impl World {
                     .unwrap();
             }
         }
+        self.nobody_waits_for_a_job_that_is_over();
         let here = self.desk.here();
         let profile = here.profile.as_ref().unwrap();
         let counted = profile.budget.gpu_s_left.is_some();
@@ -436,6 +439,18 @@ impl World {
                 "{replica}: {held:?}\n{}",
                 self.desk.decisions()
             );
+        }
+    }
+}
+
+impl World {
+    /// Whatever was lost on the way: each end was heard of, and judged.
+    fn nobody_waits_for_a_job_that_is_over(&self) {
+        for intent in self.desk.machine.state().live(&site()) {
+            let job = intent.job.as_ref();
+            let ended = job.and_then(|job| self.slurm.ended(&job.id));
+            let lately = |ended: u64| self.desk.now_s - ended < JUDGED_WITHIN_S;
+            assert!(ended.is_none_or(lately), "{job:?} ended at {ended:?}");
         }
     }
 }

@@ -169,6 +169,11 @@ impl Slurm {
         all.collect()
     }
 
+    /// When a job ended, if it has.
+    pub fn ended(&self, job: &JobId) -> Option<u64> {
+        self.jobs.get(&job.as_str().parse().unwrap())?.ended
+    }
+
     /// What all jobs have used, and those that live may still use.
     pub fn cost_at_most(&self, _now: u64) -> u64 {
         let seconds = self
