@@ -62,6 +62,17 @@ pub enum SiteError {
         /// Who, in brackets; nothing if unknown.
         holder: String,
     },
+    /// Another process has the home, on a machine that does not see our lock.
+    #[error(
+        "{} is another process's by now{holder}: this one has lost its turn, and ends",
+        path.display()
+    )]
+    Overtaken {
+        /// The folder.
+        path: PathBuf,
+        /// Who, in brackets; nothing if unknown.
+        holder: String,
+    },
     /// This home belongs to another run.
     #[error(
         "{} belongs to run {had}, and the coordinator serves run {has}: give --home another folder",

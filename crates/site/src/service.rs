@@ -144,8 +144,7 @@ pub(crate) struct Site {
     works: BTreeMap<&'static str, bool>,
     /// Another process has the site: nothing is done any more.
     lost: bool,
-    // Held for the lock only.
-    _lock: DataDir,
+    lock: DataDir,
 }
 
 /// Runs a site until told to stop, or, with `once`, until nothing is due.
@@ -274,7 +273,7 @@ impl Site {
             retold: 0,
             works: BTreeMap::new(),
             lost: false,
-            _lock: lock,
+            lock,
         })
     }
 
@@ -361,6 +360,10 @@ impl Site {
 
     /// Something to tell the coordinator: durable when this returns.
     pub fn report(&mut self, report: Report) -> Result<u64, SiteError> {
+        if let Some(holder) = self.lock.taken_by() {
+            let path = self.lock.path().to_owned();
+            return Err(SiteError::Overtaken { path, holder });
+        }
         self.spool.add(unix_now(), report)
     }
 

@@ -90,3 +90,30 @@ pub(crate) async fn lock(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use hansa_queue::{IntentId, Report};
+
+    use super::*;
+    use crate::service::testing;
+
+    #[test]
+    fn a_process_writes_no_more_once_another_machine_has_its_home() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = testing::site(folder.path(), "1a2b");
+        let attempting = || Report::Attempting {
+            intent: IntentId(1),
+        };
+        site.report(attempting()).unwrap();
+        std::fs::write(folder.path().join("home/lock"), "4711 uan02\n").unwrap();
+        let error = site.report(attempting()).unwrap_err();
+        assert!(matches!(error, SiteError::Overtaken { .. }), "{error}");
+        assert!(
+            error.to_string().contains("process 4711 on uan02"),
+            "{error}"
+        );
+        assert_eq!(site.spool.batch().unwrap().len(), 1);
+    }
+}

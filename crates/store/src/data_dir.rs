@@ -10,6 +10,8 @@ use crate::error::StoreError;
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
+    /// What the lock's file says of this process.
+    holder: String,
     // Held for the lock only.
     _lock: File,
 }
@@ -37,7 +39,7 @@ impl DataDir {
                 return Err(StoreError::io("lock", &lock_path)(source));
             }
         }
-        // For people only; the lock itself is the kernel's.
+        // For people, and for machines that do not see each other's locks; the lock itself is the kernel's.
         let holder = format!("{} {}\n", std::process::id(), host());
         let written = lock
             .set_len(0)
@@ -45,8 +47,16 @@ impl DataDir {
         written.map_err(StoreError::io("write", &lock_path))?;
         Ok(Self {
             path: path.to_owned(),
+            holder,
             _lock: lock,
         })
+    }
+
+    /// Who has locked the directory since, in brackets: some filesystems keep locks from other machines.
+    #[must_use]
+    pub fn taken_by(&self) -> Option<String> {
+        let said = std::fs::read_to_string(self.path.join("lock")).ok()?;
+        (!said.is_empty() && said != self.holder).then(|| in_brackets(&said))
     }
 
     /// Whether a process holds the lock of a directory; changes nothing in it.
@@ -69,21 +79,28 @@ impl DataDir {
     }
 }
 
-/// " (process N on HOST)": the directory may be on storage that other machines see. Nothing if unknown.
 fn read_holder(lock: &mut File) -> String {
     let mut text = String::new();
-    let read = lock.take(300).read_to_string(&mut text);
-    let mut words = text.split_whitespace();
+    match lock.take(300).read_to_string(&mut text) {
+        Ok(_) => in_brackets(&text),
+        Err(_) => String::new(),
+    }
+}
+
+/// " (process N on HOST)": the directory may be on storage that other machines see. Nothing if unknown.
+fn in_brackets(holder: &str) -> String {
+    let mut words = holder.split_whitespace();
     let pid = words.next().and_then(|word| word.parse::<u32>().ok());
-    match (read, pid, words.next()) {
-        (Ok(_), Some(pid), Some(host)) => format!(" (process {pid} on {host})"),
-        (Ok(_), Some(pid), None) => format!(" (process {pid})"),
-        _ => String::new(),
+    match (pid, words.next()) {
+        (Some(pid), Some(host)) => format!(" (process {pid} on {host})"),
+        (Some(pid), None) => format!(" (process {pid})"),
+        (None, _) => String::new(),
     }
 }
 
 fn host() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| String::new(), |name| name.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -101,6 +118,10 @@ mod tests {
         assert!(error.to_string().contains(&process), "{error}");
         let path = first.path().to_owned();
         assert!(DataDir::is_locked(&path));
+        assert_eq!(first.taken_by(), None);
+        // Another machine that does not see the lock.
+        std::fs::write(path.join("lock"), "4711 uan02\n").unwrap();
+        assert_eq!(first.taken_by().unwrap(), " (process 4711 on uan02)");
         drop(first);
         assert!(!DataDir::is_locked(&path) && !DataDir::is_locked(dir.path()));
         DataDir::lock(&path).unwrap();

@@ -295,7 +295,10 @@ pub(super) async fn accounting(findings: &mut Findings, slurm: &mut Slurm, profi
 pub(super) fn chain(findings: &mut Findings, slurm: &Slurm, profile: &Profile) {
     let kept = slurm.known_config().is_some_and(|config| {
         let flags = config.list("AccountingStoreFlags");
+        // Before 21.08 there was a key of its own.
+        let before = config.get("AccountingStoreJobComment");
         flags.contains(&"job_comment")
+            || before.is_some_and(|kept| kept.eq_ignore_ascii_case("yes"))
     });
     if profile.jobs.chain == Chain::Singleton && !kept {
         findings.warn(
