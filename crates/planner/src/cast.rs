@@ -15,8 +15,8 @@ use crate::site::{ChainPolicy, Job, JobState};
 pub enum Unplannable {
     /// The coordinator's share of a round is unknown.
     #[error(
-        "nobody knows how long a merge takes: let the run close a round, or state merge_s in the \
-         coordinator's configuration"
+        "nobody knows how long a merge takes: let the run close a round, or say [plan] merge_s in the \
+         recipe and start the coordinator again"
     )]
     NoMerge,
 }

@@ -183,6 +183,12 @@ impl Profile {
         if self.budget.lag_s.is_some_and(|lag| lag > 7 * 86_400) {
             return bad("budget.lag_s", "is more than a week".to_owned());
         }
+        if let Some(name) = self.script.environment.keys().find(|name| !is_variable(name)) {
+            return bad(
+                "script.environment",
+                format!("{name:?} is no name of a variable: letters, digits and _, no digit first"),
+            );
+        }
         if let Err((key, problem)) = crate::script::check_commands(&self.script) {
             return bad(key, problem);
         }
@@ -396,6 +402,12 @@ fn known_keys() -> Vec<String> {
 pub fn default_home(profile: &Path) -> PathBuf {
     let name = profile.file_stem().unwrap_or_default().to_string_lossy();
     profile.with_file_name(format!("hansa-site-{name}"))
+}
+
+/// What a shell takes as a variable's name; anything else would be run.
+fn is_variable(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.chars().all(plain) && name.starts_with(|c: char| !c.is_ascii_digit())
 }
 
 #[cfg(test)]

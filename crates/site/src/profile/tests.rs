@@ -118,6 +118,11 @@ fn values_that_cannot_work_are_refused_by_key() {
             "command = \"mine\"\ntrainer = ",
             "cannot stand beside script.command",
         ),
+        (
+            "# environment = { OMP_NUM_THREADS",
+            "environment = { \"A;B\"",
+            "no name of a variable",
+        ),
         ("nodes = 1\n", "nodes = 0\n", "1 to 2^20"),
         ("wanted = 1 ", "wanted = 1000 ", "at most 256"),
         (

@@ -151,7 +151,9 @@ impl Play {
                         what,
                         format!("job {job}, {} for {}", shape.name, shape.walltime),
                     );
-                    (self.say)(&format!("job {job} waits in the queue"));
+                    (self.say)(&format!(
+                        "job {job} waits in the queue; who stops this before it is over cancels it: scancel {job}"
+                    ));
                     return Some((job.to_string(), script.name));
                 }
                 _ => findings.bad(what, printed.both(), advice),
