@@ -16,6 +16,9 @@ pub(crate) struct Fake {
     pub steps: Vec<(Vec<u64>, f64)>,
     /// The window that makes a step's loss infinite.
     pub poison: Option<u64>,
+    pub ranks: u32,
+    /// Held-out windows of each evaluation.
+    pub evaluated: Vec<Range<u64>>,
 }
 
 impl Fake {
@@ -25,11 +28,17 @@ impl Fake {
             weights,
             steps: Vec::new(),
             poison: None,
+            ranks: 1,
+            evaluated: Vec::new(),
         }
     }
 }
 
 impl Trainer for Fake {
+    fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
     fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -52,6 +61,7 @@ impl Trainer for Fake {
 
     fn evaluate(&mut self, held_out: Range<u64>) -> Result<EvaluationReport, TrainerError> {
         let windows = held_out.end - held_out.start;
+        self.evaluated.push(held_out);
         Ok(EvaluationReport {
             loss_sum_nats: 2.0 * windows as f64,
             tokens: Tokens(windows),

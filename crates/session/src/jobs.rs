@@ -110,7 +110,7 @@ fn keep_pace(phase: &Phase, reports: &Reports, windows: usize, started: Instant)
     }
 }
 
-/// Measures the loss over the first `windows` held-out windows, `batch` at a time.
+/// Measures the loss over the first `windows` held-out windows, `batch` at a time for each rank.
 pub(crate) fn evaluate(
     trainer: &mut dyn Trainer,
     reports: &Reports,
@@ -118,13 +118,14 @@ pub(crate) fn evaluate(
     windows: u64,
     batch: u64,
 ) {
+    let together = batch.max(1) * u64::from(trainer.ranks());
     let mut sum = EvaluationReport::default();
     let (mut done, mut told) = (0, Instant::now());
     while done < windows {
         if reports.over() {
             return;
         }
-        let end = windows.min(done + batch.max(1));
+        let end = windows.min(done + together);
         match trainer.evaluate(done..end) {
             Ok(part) => {
                 sum.loss_sum_nats += part.loss_sum_nats;
@@ -321,6 +322,20 @@ mod tests {
         let (sender, mut receiver) = mpsc::channel(64);
         train(trainer, &Reports::to(sender), phase);
         std::iter::from_fn(|| receiver.try_recv().ok()).collect()
+    }
+
+    #[test]
+    fn all_ranks_share_an_evaluation() {
+        let mut trainer = fake();
+        trainer.ranks = 4;
+        let (sender, mut receiver) = mpsc::channel(64);
+        evaluate(&mut trainer, &Reports::to(sender), 7, 19, 2);
+        assert_eq!(trainer.evaluated, [0..8, 8..16, 16..19]);
+        let told = std::iter::from_fn(|| receiver.try_recv().ok());
+        let Some(Msg::Input(Input::Measured { tokens, .. })) = told.last() else {
+            panic!("nothing was measured");
+        };
+        assert_eq!(tokens, Tokens(19));
     }
 
     #[test]

@@ -437,8 +437,7 @@ impl Shell {
         let held_out = self.run.corpus.windows(hansa_corpus::Split::HeldOut).0;
         let windows_max = self.run.recipe.evaluation.windows_max;
         let windows = windows_max.map_or(held_out, |max| max.min(held_out));
-        // Of each rank.
-        let batch = self.run.recipe.phase.batch * u64::from(self.ranks);
+        let batch = self.run.recipe.phase.batch;
         self.worker.run(move |trainer, reports| {
             jobs::evaluate(trainer, reports, generation, windows, batch);
         });
