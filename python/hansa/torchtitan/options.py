@@ -24,6 +24,8 @@ def check(config: Any, run: dict[str, Any]) -> None:
     """Raises `Unfit` for what torchtitan's options have made of the run's recipe. How it is computed
     (parallelism, compilation, micro-batches) is the site's business."""
     inner, training = run["recipe"]["inner"], config.training
+    if config.parallelism.pipeline_parallel_degree > 1:
+        raise Unfit("hansa.torchtitan does not support pipeline parallelism yet")
     must = [
         # The masters; what it is computed in is `mixed_precision_param`.
         ("training.dtype", training.dtype, "float32"),

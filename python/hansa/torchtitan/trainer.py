@@ -23,7 +23,7 @@ from torchtitan.distributed import utils as dist_utils
 from torchtitan.trainer import Trainer
 
 from hansa.conversation import Conversation
-from hansa.errors import HansaError, NonFinite, Unfit
+from hansa.errors import HansaError, NonFinite
 from hansa.link import run_description
 from hansa.torchtitan import options, versions
 from hansa.torchtitan.parts import WindowLoader
@@ -77,8 +77,6 @@ class HansaTrainer(Trainer):
         self._run = run_description()
         options.check(config, self._run)
         super().__init__(config)
-        if self.parallel_dims.pp_enabled:
-            raise Unfit("hansa.torchtitan does not support pipeline parallelism yet")
         spec = config.model_spec
         assert spec is not None and spec.state_dict_adapter is not None
         (model,) = self.model_parts
