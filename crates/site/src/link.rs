@@ -48,6 +48,8 @@ pub struct Link {
     profile: SiteProfile,
     profile_told: bool,
     take_over: bool,
+    /// How the name of a process begins that has ended without giving its lease back.
+    ended: Option<String>,
     lease: Option<LeaseNo>,
     /// The lease that was ours last, if it is over.
     before: Option<LeaseNo>,
@@ -81,6 +83,7 @@ impl Link {
             profile,
             profile_told: false,
             take_over,
+            ended: None,
             lease: None,
             before: None,
             forgetful: false,
@@ -93,6 +96,19 @@ impl Link {
             jobs: Vec::new(),
             news: None,
         }
+    }
+
+    /// A process with such a name has surely ended: its lease need not be waited for.
+    pub fn follows(&mut self, ended: Option<String>) {
+        self.ended = ended;
+    }
+
+    /// Whether the holder that a refusal names is the one that has ended: the next call takes over from it.
+    pub fn takes_over_from(&mut self, refusal: &str) -> bool {
+        let ended = self.ended.take();
+        let found = ended.is_some_and(|ended| refusal.starts_with(&ended));
+        self.take_over |= found;
+        found
     }
 
     /// What to do, as last answered; nothing once the lease may have lapsed.
@@ -273,6 +289,25 @@ mod tests {
 
     use super::*;
     use crate::service::{Site, testing};
+
+    #[test]
+    fn only_from_a_process_that_surely_ended_a_lease_is_taken_over_unasked() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = testing::site(folder.path(), "1a2b");
+        let refusal = "uan02 pid 471 aaaa runs the site process of lumi since 1";
+        for (ended, found) in [
+            (None, false),
+            (Some("uan02 pid 47 "), false),
+            (Some("uan01 pid 471 "), false),
+            (Some("uan02 pid 471 "), true),
+        ] {
+            site.link.take_over = false;
+            site.link.follows(ended.map(str::to_owned));
+            assert_eq!(site.link.takes_over_from(refusal), found, "{ended:?}");
+            assert_eq!(site.link.take_over, found, "{ended:?}");
+            assert!(!site.link.takes_over_from(refusal), "once");
+        }
+    }
 
     fn reply(lease: u64, accepted_through: u64) -> SyncReply {
         let job = LiveJob {

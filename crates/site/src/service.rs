@@ -152,11 +152,16 @@ pub(crate) struct Site {
 /// # Errors
 /// What no waiting can mend, and with `once` also a coordinator that is away.
 pub async fn run(options: Options, mut stop: watch::Receiver<bool>) -> Result<(), SiteError> {
-    let holder = format!("{} pid {} {}", host(), std::process::id(), nonce());
+    let name = |pid| format!("{} pid {pid} ", host());
+    let holder = format!("{}{}", name(std::process::id()), nonce());
     let mut gate = Gate::new(&options.endpoint);
     let mut patient = false;
     loop {
         let mut link = options.link(&holder, !patient)?;
+        if !patient {
+            // Killed, it could not say that it ends.
+            link.follows(DataDir::left_by(&options.home).map(name));
+        }
         if !turn::gain(&mut link, patient, options.once, &options.notes, &mut stop).await? {
             return Ok(());
         }

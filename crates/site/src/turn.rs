@@ -46,6 +46,7 @@ pub(crate) async fn gain(
                     notes(&Note::Away(why));
                 }
             }
+            Synced::Busy(message) if link.takes_over_from(&message) => continue,
             Synced::Busy(message) if !patient => return Err(SiteError::Busy { message }),
             Synced::Busy(_) => {}
         }

@@ -66,6 +66,17 @@ impl DataDir {
         lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
+    /// The process of this machine that had a directory last and is gone, its lock with it. `None` while
+    /// somebody has it.
+    #[must_use]
+    pub fn left_by(path: &Path) -> Option<u32> {
+        let said = std::fs::read_to_string(path.join("lock")).ok()?;
+        let mut words = said.split_whitespace();
+        let pid = words.next()?.parse().ok()?;
+        let here = words.next()? == host();
+        (here && !Self::is_locked(path)).then_some(pid)
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -119,11 +130,14 @@ mod tests {
         let path = first.path().to_owned();
         assert!(DataDir::is_locked(&path));
         assert_eq!(first.taken_by(), None);
+        assert_eq!(DataDir::left_by(&path), None, "it has not left");
         // Another machine that does not see the lock.
         std::fs::write(path.join("lock"), "4711 uan02\n").unwrap();
         assert_eq!(first.taken_by().unwrap(), " (process 4711 on uan02)");
         drop(first);
         assert!(!DataDir::is_locked(&path) && !DataDir::is_locked(dir.path()));
-        DataDir::lock(&path).unwrap();
+        assert_eq!(DataDir::left_by(&path), None, "nobody knows about uan02");
+        drop(DataDir::lock(&path).unwrap());
+        assert_eq!(DataDir::left_by(&path), Some(std::process::id()));
     }
 }

@@ -183,7 +183,12 @@ impl Profile {
         if self.budget.lag_s.is_some_and(|lag| lag > 7 * 86_400) {
             return bad("budget.lag_s", "is more than a week".to_owned());
         }
-        if let Some(name) = self.script.environment.keys().find(|name| !is_variable(name)) {
+        if let Some(name) = self
+            .script
+            .environment
+            .keys()
+            .find(|name| !is_variable(name))
+        {
             return bad(
                 "script.environment",
                 format!("{name:?} is no name of a variable: letters, digits and _, no digit first"),
