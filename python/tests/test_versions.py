@@ -82,7 +82,7 @@ def test_no_accelerator_is_told_unless_the_cpu_is_asked_for(monkeypatch: pytest.
 
 def test_options_that_break_the_recipe_are_refused_by_name() -> None:
     pytest.importorskip("torchtitan")
-    from torchtitan.config import TrainingConfig
+    from torchtitan.config import ParallelismConfig, TrainingConfig
 
     from hansa.torchtitan import options
 
@@ -92,16 +92,38 @@ def test_options_that_break_the_recipe_are_refused_by_name() -> None:
     training = {"seq_len": 64, "max_norm": 0.5, "local_batch_size": 3}
     optimizer = options.optimizer(inner)
 
-    def given(optimizer: object = optimizer, **changes: object) -> None:
+    def given(optimizer: object = optimizer, pipeline: int = 1, **changes: object) -> None:
         both = TrainingConfig(**(training | changes))
-        options.check(SimpleNamespace(training=both, optimizer=optimizer), run)
+        parallelism = ParallelismConfig(pipeline_parallel_degree=pipeline)
+        config = SimpleNamespace(training=both, optimizer=optimizer, parallelism=parallelism)
+        options.check(config, run)
 
     given()
+    with pytest.raises(Unfit, match="pipeline"):
+        given(pipeline=2)
     for name, value in [("dtype", "bfloat16"), ("seq_len", 32), ("max_norm", 1.0)]:
         with pytest.raises(Unfit, match=f"--training.{name} is {value}"):
             given(**{name: value})
     with pytest.raises(Unfit, match="--optimizer"):
         given(options.optimizer(inner | {"beta2": 0.9}))
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "said"),
+    [([], None, "start it with torchrun"), (["--module=qwen3"], "0", "--module would train without Hansa")],
+)
+def test_what_would_train_without_hansa_or_not_at_all_is_refused(
+    words: list[str], rank: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torchtitan")
+    monkeypatch.setenv("HANSA_CPU", "1")
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    refused = python("-m", "hansa.torchtitan", *words)
+    _, printed = refused.communicate()
+    assert refused.returncode == 78
+    assert said in printed
 
 
 def test_other_ranks_leave_it_to_the_first_to_tell_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
