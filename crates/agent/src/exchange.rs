@@ -1,7 +1,6 @@
 //! Weights that the trainer has written for the session to read: a safetensors file, read once in order.
 
 use std::fs::{DirBuilder, File};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -26,13 +25,14 @@ impl Places {
     /// Of this replica of a run. Removes what an agent that was killed has left behind; another that lives has
     /// another state directory.
     pub fn new(chosen: Option<PathBuf>, state_dir: &Path, run: &str, replica: &str) -> Self {
-        let mut hash = DefaultHasher::new();
-        (run, replica, state_dir).hash(&mut hash);
+        let whose = format!("{run}\0{replica}\0{}", state_dir.display());
+        // The same in every build: the next one clears what this one leaves.
+        let whose = hansa_store::hash_bytes(whose.as_bytes()).to_string();
         let places = Self {
             chosen,
             memory: PathBuf::from("/dev/shm"),
             disk: state_dir.to_owned(),
-            own: format!("hansa-export-{:016x}", hash.finish()),
+            own: format!("hansa-export-{}", &whose[..16]),
         };
         let all = [
             places.chosen.as_ref(),

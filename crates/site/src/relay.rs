@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hansa_queue::LeaseNo;
+use hansa_store::host;
 use hansa_transfer::{Endpoint, Proxy, ProxyFile, Token, Upstream, names};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,7 +27,7 @@ use tokio::time::timeout;
 
 use crate::error::SiteError;
 use crate::profile::{Profile, RelaySection};
-use crate::service::{Note, Site, host};
+use crate::service::{Note, Site};
 
 const USER: &str = "hansa";
 /// 32 lanes and a heartbeat for each of a few dozen replicas.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use hansa_queue::{IntentId, JobId, Line, Report, UnixS};
-use hansa_store::DataDir;
+use hansa_store::{DataDir, host};
 use hansa_transfer::{Client, Endpoint, Route};
 use tokio::sync::watch;
 
@@ -495,13 +495,6 @@ fn nonce() -> String {
     use std::hash::{BuildHasher as _, Hasher as _};
     let hasher = std::collections::hash_map::RandomState::new().build_hasher();
     format!("{:016x}", hasher.finish())
-}
-
-/// This machine's name.
-#[must_use]
-pub fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
 }
 
 /// A site for tests of its parts.

@@ -4,6 +4,8 @@
 //! where it decides.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,9 +18,8 @@ use hansa_queue::{
     Begin, How, IntentId, JobId, LeaseNo, Order, Report, RunNews, Submission, SyncReply,
     SyncRequest, UnixS,
 };
-use hansa_site::{Note, Options, Profile, run};
+use hansa_site::{Note, Notes, Options, Profile, run};
 use hansa_testkit::SlurmCluster;
-use hansa_transfer::{Endpoint, Token, Trust};
 use hansa_wire::Wire;
 use hansa_wire::queue::SYNC;
 use tokio::sync::watch;
@@ -129,9 +130,7 @@ impl Scene {
         let app = Router::new()
             .route(SYNC, post(sync))
             .with_state(desk.clone());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, app).await });
+        let url = common::serve(app).await;
         let folder = tempfile::tempdir().unwrap();
         Some(Self {
             cluster,
@@ -178,18 +177,8 @@ follow_every_s = 1
     }
 
     fn options(&self) -> Options {
-        Options {
-            profile: self.profile(),
-            home: self.folder.path().join("home"),
-            endpoint: Endpoint {
-                base_url: self.url.clone(),
-                token: Token::new("t"),
-                trust: Trust::LoopbackPlain,
-            },
-            take_over: true,
-            once: false,
-            notes: Arc::new(|note: &Note| eprintln!("{note:?}")),
-        }
+        let tell: Notes = Arc::new(|note: &Note| eprintln!("{note:?}"));
+        common::options(self.profile(), self.folder.path(), &self.url, true, tell)
     }
 
     fn order(&self, order: Order) {

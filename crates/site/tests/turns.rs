@@ -2,6 +2,8 @@
 //! all, and jobs are led to the relay of the one that has it.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,8 +17,8 @@ use hansa_base::MonoMs;
 use hansa_queue::{
     Machine, Now, QueueRefusal, RunView, State, SyncReply, SyncRequest, Timing, UnixS,
 };
-use hansa_site::{Note, Options, Profile, SiteError, run};
-use hansa_transfer::{Endpoint, ErrorBody, ProxyFile, Token, Trust};
+use hansa_site::{Note, Notes, Profile, SiteError, run};
+use hansa_transfer::{ErrorBody, ProxyFile};
 use hansa_wire::Wire;
 use hansa_wire::queue::SYNC;
 use tokio::sync::watch;
@@ -79,9 +81,7 @@ impl Scene {
             started: Instant::now(),
         }));
         let app = Router::new().route(SYNC, post(sync)).with_state(desk);
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, app).await });
+        let url = common::serve(app).await;
         let folder = tempfile::tempdir().unwrap();
         Self { folder, url }
     }
@@ -122,18 +122,9 @@ signal_before_s = 10
     fn start(&self, take_over: bool) -> Process {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let heard = notes.clone();
-        let options = Options {
-            profile: self.profile(),
-            home: self.folder.path().join("home"),
-            endpoint: Endpoint {
-                base_url: self.url.clone(),
-                token: Token::new("t"),
-                trust: Trust::LoopbackPlain,
-            },
-            take_over,
-            once: false,
-            notes: Arc::new(move |note: &Note| heard.lock().unwrap().push(note.clone())),
-        };
+        let hear: Notes = Arc::new(move |note: &Note| heard.lock().unwrap().push(note.clone()));
+        let (profile, folder) = (self.profile(), self.folder.path());
+        let options = common::options(profile, folder, &self.url, take_over, hear);
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(run(options, stopped));
         Process { notes, stop, task }

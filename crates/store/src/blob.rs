@@ -140,17 +140,17 @@ impl BlobStore {
     /// A file of this length with its space reserved; what is in it is for the caller to write. On a full
     /// disk, files that are only kept for later make room.
     pub(crate) fn create_file(&self, path: &Path, bytes: u64) -> Result<File, StoreError> {
-        if let Some(file) = self.spares.take(path, bytes) {
-            let reserved = files::reserve(&file, bytes);
-            return reserved
+        let made = match self.spares.take(path, bytes) {
+            Some(file) => files::reserve(&file, bytes)
                 .map(|()| file)
-                .map_err(StoreError::io("reserve space for", path));
-        }
-        match files::create_reserved(path, bytes) {
+                .map_err(StoreError::io("reserve space for", path)),
+            None => files::create_reserved(path, bytes),
+        };
+        match made {
             Err(error) if error.is_disk_full() && self.spares.clear() => {
                 files::create_reserved(path, bytes)
             }
-            created => created,
+            made => made,
         }
     }
 

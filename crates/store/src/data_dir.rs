@@ -109,9 +109,11 @@ fn in_brackets(holder: &str) -> String {
     }
 }
 
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    name.map_or_else(|_| String::new(), |name| name.trim().to_owned())
+/// This machine's name.
+#[must_use]
+pub fn host() -> String {
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

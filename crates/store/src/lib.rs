@@ -26,7 +26,7 @@ mod upload;
 mod watch;
 
 pub use blob::{Blob, BlobStore, BlobWriter, Bring, HashingWriter, open_in as open_blob_in};
-pub use data_dir::DataDir;
+pub use data_dir::{DataDir, host};
 pub use error::{Damage, StoreError};
 pub use files::{read_cached_at, remove_synced, replace_file, reserve, start_writeback};
 pub use in_order::ManifestHasher;

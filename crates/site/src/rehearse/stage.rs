@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use hansa_coordinator::{Coordinator, Handle, Listen, Options, Scope, issue_token};
 use hansa_corpus::{BpeOptions, BuildOptions, HeldOut, InputOptions, Quiet, Tokenizer};
+use hansa_store::host;
 use hansa_wire::status::Status;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -13,7 +14,6 @@ use tokio::task::JoinHandle;
 use super::{RehearseOptions, folder};
 use crate::error::SiteError;
 use crate::profile::Profile;
-use crate::service::host;
 
 const VOCAB_SIZE: u32 = 400;
 const SEQ_LEN: u32 = 64;
