@@ -92,6 +92,7 @@ fn plans(traces: &Traces, starts: u64, target: Windows) {
         Strategy::StaticSplit,
         Strategy::Waterfill,
         Strategy::Planner,
+        Strategy::Loop,
         Strategy::Oracle,
     ] {
         let took = of(strategy);
@@ -102,7 +103,7 @@ fn plans(traces: &Traces, starts: u64, target: Windows) {
             .map(|(took, best)| Some(took.as_ref()? / best.as_ref()? - 1.0))
             .collect();
         println!(
-            "| {strategy:?} | {} | {} | {} | {} | {:+.0} % | {:+.0} % | {:+.0} % |",
+            "| {strategy:?} | {} | {} | {} | {} | {:+.1} % | {:+.1} % | {:+.1} % |",
             hours(quantile_s(&took, 1, 10)),
             hours(quantile_s(&took, 1, 2)),
             hours(quantile_s(&took, 9, 10)),

@@ -3,20 +3,21 @@
 //! At a start each site is probed, every strategy decides from the same snapshot (but for the oracle,
 //! which knows what will come), and its jobs are submitted in copies of the queues, each successor when
 //! its predecessor ends. The rounds are then simulated with the jobs' real times. Decisions are made
-//! once, at the start: nobody replans. Never here: the trace's jobs reacting to ours in other sites.
+//! once, at the start, but for the loop's. Never here: the trace's jobs reacting to ours in other sites.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hansa_base::Windows;
 use hansa_planner::{
-    Answer, Ask, Balance, Candidate, ChainPolicy, Ended, FirstJob, Member, Objective, Partition,
-    Policy, Request, RunState, Site, Snapshot, Terms, Then, WaitPair, World, candidates, plan,
-    simulate, waterfill,
+    Answer, Balance, Candidate, ChainPolicy, Ended, FirstJob, Member, Partition, Policy, Request,
+    RunState, Site, Snapshot, Terms, Then, WaitPair, WallMs, World, candidates, plan, simulate,
+    waterfill,
 };
 
 use crate::estimates::{probe, said, wall};
 use crate::queue::Queue;
+use crate::steered::{ask, steered};
 
 /// A facility: its queue, and everything else that a planner knows of it.
 #[derive(Clone, Debug)]
@@ -61,7 +62,9 @@ pub enum Strategy {
     Waterfill,
     /// The planner's decision, accumulation included.
     Planner,
-    /// The best of all choices of shapes, replicas and balance, with real waits.
+    /// The planner, made again as a coordinator does.
+    Loop,
+    /// The best of all choices of shapes, replicas and balance that are made once, with real waits.
     Oracle,
 }
 
@@ -115,10 +118,67 @@ pub fn campaign(scene: &Scene, starts_s: &[u64]) -> Vec<Finish> {
     finishes
 }
 
+/// What a coordinator would know: the queues as they stand, and what became of earlier probes.
+pub(crate) fn snapshot(
+    scene: &Scene,
+    queues: &[Queue],
+    histories: &[Vec<WaitPair>],
+    now: WallMs,
+) -> Snapshot {
+    let places = scene.places.iter().zip(queues).zip(histories);
+    let site = |((place, queue), history): ((&Place, &Queue), &Vec<WaitPair>)| {
+        let mut site = place.site.clone();
+        for state in &mut site.shapes {
+            let answer = queue.test_only(state.shape.nodes * place.width_per_node);
+            let wait_s = answer.map(|at_s| at_s.saturating_sub(queue.now_s()));
+            let start = wait_s.map(|s| Answer::StartsAt(now.after(Duration::from_secs(s))));
+            let refused = Answer::Refused("too wide".to_owned());
+            state.probe = Some(said(start.unwrap_or(refused), now));
+            let name: &Partition = &state.shape.partition;
+            let partition = site.partitions.entry(name.clone()).or_default();
+            partition.usage = queue.usage().map(|usage| said(usage, now));
+            partition.history = history.iter().filter(|p| p.at <= now).copied().collect();
+        }
+        site
+    };
+    Snapshot {
+        now,
+        run: scene.run.clone(),
+        sites: places.map(site).collect(),
+        policy: scene.policy.clone(),
+    }
+}
+
+/// The replica of one job that started then.
+pub(crate) fn started(
+    snapshot: &Snapshot,
+    candidate: &Candidate,
+    starts_in: Duration,
+) -> Option<Member> {
+    let terms = Terms {
+        replicas: 1,
+        chain: ChainPolicy::Single,
+        jobs_max: 1,
+        begins_in: Duration::ZERO,
+    };
+    let member = Member::of(snapshot, candidate, terms).ok()?;
+    Some(Member {
+        first: FirstJob {
+            starts_in,
+            ready_in: starts_in + member.startup,
+            ends_in: starts_in + member.walltime,
+            paid: true,
+        },
+        then: Then::Nothing,
+        ..member
+    })
+}
+
 /// One start.
 struct Day<'a> {
     scene: &'a Scene,
     queues: &'a [Queue],
+    histories: &'a [Vec<WaitPair>],
     snapshot: Snapshot,
     fit: Vec<Candidate>,
     /// Members that the jobs of a use become, with real times.
@@ -129,36 +189,15 @@ impl<'a> Day<'a> {
     fn new(
         scene: &'a Scene,
         queues: &'a [Queue],
-        histories: &[Vec<WaitPair>],
+        histories: &'a [Vec<WaitPair>],
         start_s: u64,
     ) -> Self {
-        let now = wall(start_s);
-        let places = scene.places.iter().zip(queues).zip(histories);
-        let site = |((place, queue), history): ((&Place, &Queue), &Vec<WaitPair>)| {
-            let mut site = place.site.clone();
-            for state in &mut site.shapes {
-                let answer = queue.test_only(state.shape.nodes * place.width_per_node);
-                let wait_s = answer.map(|at_s| at_s.saturating_sub(queue.now_s()));
-                let start = wait_s.map(|s| Answer::StartsAt(now.after(Duration::from_secs(s))));
-                let refused = Answer::Refused("too wide".to_owned());
-                state.probe = Some(said(start.unwrap_or(refused), now));
-                let name: &Partition = &state.shape.partition;
-                let partition = site.partitions.entry(name.clone()).or_default();
-                partition.usage = queue.usage().map(|usage| said(usage, now));
-                partition.history = history.iter().filter(|p| p.at <= now).copied().collect();
-            }
-            site
-        };
-        let snapshot = Snapshot {
-            now,
-            run: scene.run.clone(),
-            sites: places.map(site).collect(),
-            policy: scene.policy.clone(),
-        };
+        let snapshot = snapshot(scene, queues, histories, wall(start_s));
         let (fit, _) = candidates(&snapshot);
         Self {
             scene,
             queues,
+            histories,
             snapshot,
             fit,
             real: BTreeMap::new(),
@@ -172,6 +211,15 @@ impl<'a> Day<'a> {
             (Strategy::StaticSplit, self.static_split()),
             (Strategy::Waterfill, self.waterfill()),
             (Strategy::Planner, self.planner()),
+            (
+                Strategy::Loop,
+                steered(
+                    self.scene,
+                    self.queues,
+                    self.histories,
+                    (&self.snapshot, &self.fit),
+                ),
+            ),
             (Strategy::Oracle, self.oracle()),
         ];
         let finish = |(strategy, took_s)| Finish {
@@ -240,12 +288,7 @@ impl<'a> Day<'a> {
     }
 
     fn planner(&mut self) -> Option<f64> {
-        let ask = Ask {
-            replicas_max: self.scene.replicas_max,
-            accumulation_max: self.scene.accumulation_max,
-            ..Ask::new(Objective::EarliestFinish, self.scene.horizon)
-        };
-        let plan = plan(&self.snapshot, &ask).ok()?;
+        let plan = plan(&self.snapshot, &ask(self.scene)).ok()?;
         let of = |pick: &hansa_planner::Pick| {
             let same = |c: &Candidate| {
                 (c.site_index, &c.shape.name)
@@ -326,15 +369,6 @@ impl<'a> Day<'a> {
         let (zero_s, horizon_s) = (queue.now_s(), self.scene.horizon.as_secs());
         let width = candidate.shape.nodes * place.width_per_node;
         let walltime_s = candidate.walltime.as_secs();
-        let terms = Terms {
-            replicas: 1,
-            chain: ChainPolicy::Single,
-            jobs_max: 1,
-            begins_in: Duration::ZERO,
-        };
-        let Ok(member) = Member::of(&self.snapshot, candidate, terms) else {
-            return Vec::new();
-        };
         queue.run_until(zero_s + one.begins_in.as_secs());
         let mut waiting: Vec<usize> = (0..one.replicas)
             .map(|_| queue.submit(width, walltime_s, walltime_s))
@@ -347,17 +381,8 @@ impl<'a> Day<'a> {
                 let Some(start_s) = queue.start_of(job) else {
                     return true;
                 };
-                let at = |s: u64| Duration::from_secs(s - zero_s);
-                members.push(Member {
-                    first: FirstJob {
-                        starts_in: at(start_s),
-                        ready_in: at(start_s) + member.startup,
-                        ends_in: at(start_s + walltime_s),
-                        paid: true,
-                    },
-                    then: Then::Nothing,
-                    ..member.clone()
-                });
+                let starts_in = Duration::from_secs(start_s - zero_s);
+                members.extend(started(&self.snapshot, candidate, starts_in));
                 ends.push(start_s + walltime_s);
                 false
             });

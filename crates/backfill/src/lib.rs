@@ -17,6 +17,7 @@ mod campaign;
 mod estimates;
 mod profile;
 mod queue;
+mod steered;
 mod trace;
 
 pub use campaign::{Finish, Place, Scene, Strategy, campaign, quantile_s};

@@ -146,6 +146,12 @@ impl Queue {
         hand
     }
 
+    /// Takes back a job submitted by hand; nothing if it has started.
+    pub fn cancel(&mut self, hand: usize) {
+        self.pending.retain(|waiting| waiting.id != BY_HAND + hand);
+        self.pass();
+    }
+
     /// When a job submitted by hand started, if it has.
     #[must_use]
     pub fn start_of(&self, hand: usize) -> Option<u64> {

@@ -83,6 +83,24 @@ fn test_only_answers_what_a_slurm_answered() {
 }
 
 #[test]
+fn a_job_that_waits_can_be_taken_back_and_one_that_runs_cannot() {
+    let start = |takes_back: bool| {
+        let mut queue = busy();
+        let (wide, other) = (queue.submit(10, 50, 50), queue.submit(4, 500, 500));
+        if takes_back {
+            queue.cancel(wide);
+        }
+        let started = queue.until_started(other, 1_000);
+        queue.cancel(other);
+        let free = queue.free();
+        (started, queue.until_started(wide, 1_000), free)
+    };
+    // The eight runs from 40 to 90, then the ten if it is there.
+    assert_eq!(start(false), (Some(140), Some(90), 6));
+    assert_eq!(start(true), (Some(90), None, 6), "the four runs on");
+}
+
+#[test]
 fn jobs_run_to_their_limit_if_asked_to() {
     let jobs = [job(0, 10, 100, 40)];
     for (walltimes, start_s) in [(Walltimes::Full, 100), (Walltimes::Realised, 40)] {

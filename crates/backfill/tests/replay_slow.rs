@@ -43,4 +43,7 @@ fn a_plan_is_far_better_than_a_static_split_and_near_the_oracle() {
     let (split_s, oracle_s) = (median_s(Strategy::StaticSplit), median_s(Strategy::Oracle));
     assert!(planner_s < 0.6 * split_s, "{planner_s} s, {split_s} s");
     assert!(planner_s < 1.3 * oracle_s, "{planner_s} s, {oracle_s} s");
+    let loop_s = median_s(Strategy::Loop);
+    assert!(loop_s <= planner_s, "{loop_s} s, {planner_s} s");
+    assert!(loop_s < 1.15 * oracle_s, "{loop_s} s, {oracle_s} s");
 }

@@ -276,9 +276,9 @@ impl<H: Hasher> Names<'_, H> {
                     self.caller(&announce.caller);
                 }
                 Command::UploadComplete { id, found } => self.put((4u8, id.0, found.is_err())),
-                Command::Goodbye(caller) => {
-                    self.put(5u8);
-                    self.caller(caller);
+                Command::Goodbye(goodbye) => {
+                    self.put((5u8, goodbye.not_finite));
+                    self.caller(&goodbye.caller);
                 }
                 other => self.put((6u8, format!("{other:?}"))),
             }

@@ -196,7 +196,7 @@ impl Rules<'_> {
                 Command::UploadComplete { id, found }
             }
             Doing::Leaving => match process.caller.clone() {
-                Some(caller) => Command::Goodbye(caller),
+                Some(caller) => Command::Goodbye(caller.into()),
                 None => {
                     world.end_process(name, which);
                     return None;
@@ -404,7 +404,7 @@ fn caller_of(command: &Command) -> Option<&Caller> {
         Command::Lease(request) => Some(&request.caller),
         Command::Heartbeat(heartbeat) => Some(&heartbeat.caller),
         Command::Announce(announce) => Some(&announce.caller),
-        Command::Goodbye(caller) => Some(caller),
+        Command::Goodbye(goodbye) => Some(&goodbye.caller),
         _ => None,
     }
 }
@@ -415,7 +415,7 @@ fn forge(world: &World, command: &mut Command) {
         Command::Lease(request) => &mut request.caller,
         Command::Heartbeat(heartbeat) => &mut heartbeat.caller,
         Command::Announce(announce) => &mut announce.caller,
-        Command::Goodbye(caller) => caller,
+        Command::Goodbye(goodbye) => &mut goodbye.caller,
         _ => return,
     };
     if let Some((_, replica)) = world.twin.find(&caller.replica) {

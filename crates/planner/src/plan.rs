@@ -69,6 +69,11 @@ impl Ask {
             simulations_max: 2_000,
         }
     }
+
+    /// The deadline with this share of the time before it to spare, at most half.
+    fn spared(&self, margin: f64) -> Duration {
+        self.deadline.mul_f64(1.0 - margin.clamp(0.0, 0.5))
+    }
 }
 
 /// A decision as it is kept until the next: how each site shall be used, and nothing of what was known.
@@ -191,6 +196,11 @@ pub enum Verdict {
         /// What it would have to gain.
         margin: f64,
     },
+    /// The best plan is cheaper, but leaves too little time before the deadline.
+    TooClose {
+        /// What it gains over it, as a fraction of the objective.
+        gain: f64,
+    },
     /// The new plan is better by more than the margin.
     Changed {
         /// What it gains, as a fraction of the objective.
@@ -207,6 +217,14 @@ pub enum Verdict {
     },
 }
 
+impl Verdict {
+    /// Whether the old plan stays in force.
+    #[must_use]
+    pub const fn keeps(&self) -> bool {
+        matches!(self, Self::Kept { .. } | Self::TooClose { .. })
+    }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |x: &f64| x * 100.0;
@@ -218,6 +236,11 @@ impl fmt::Display for Verdict {
                     "kept: the best plan gains {gain:.1} %, and {margin:.1} % are asked for"
                 )
             }
+            Self::TooClose { gain } => write!(
+                f,
+                "kept: the best plan gains {:.1} %, but has too little time to spare before the deadline",
+                percent(gain)
+            ),
             Self::Changed { gain } => write!(f, "changed: gains {:.1} %", percent(gain)),
             Self::Rescued => f.write_str("changed: the old plan misses the target now"),
             Self::Gone { site, shape } => {
@@ -231,7 +254,8 @@ impl fmt::Display for Verdict {
 }
 
 /// Decides again: the plan changes only if the new one gains more than `margin`, a fraction of the
-/// objective, so that noise in the queues does not move it to and fro. What the old plan has at a site
+/// objective, so that noise in the queues does not move it to and fro; one that is cheaper must also have
+/// `margin` of the time before the deadline to spare. What the old plan has at a site
 /// that the new one does without stays where that costs nothing: a place in a queue is not given up for
 /// a prediction.
 ///
@@ -246,13 +270,18 @@ pub fn replan(
     let desk = Desk::new(snapshot, ask, Some(current))?;
     let mut search = desk.search();
     let (best, exact) = search.best();
+    let in_time = best.score.misses || desk.has_time_to_spare(&best, margin);
+    let early = match in_time {
+        true => None,
+        false => desk.best_with_time_to_spare(&mut search, margin),
+    };
     let (config, gone) = desk.config_of(&current.picks);
     if let Some(pick) = gone {
         let verdict = Verdict::Gone {
             site: pick.site.clone(),
             shape: pick.shape.clone(),
         };
-        let best = search.with_what_costs_nothing(best, &config);
+        let best = search.with_what_costs_nothing(early.unwrap_or(best), &config);
         let plan = desk.written(search, best, exact);
         return Ok(Replan { plan, verdict });
     }
@@ -261,20 +290,52 @@ pub fn replan(
         together: current.together,
     };
     let held = search.given(&config, variant);
-    // A descent may end beside the plan that is held.
-    let gain =
-        (held.score.value - best.score.value) / held.score.value.abs().max(f64::MIN_POSITIVE);
-    let gain = gain.max(0.0);
-    let rescued = held.score.misses && !best.score.misses;
-    let changed = gain > margin && held.score.misses == best.score.misses;
-    let (tried, verdict) = match (rescued, changed) {
-        (true, _) => (best, Verdict::Rescued),
-        (false, true) => (best, Verdict::Changed { gain }),
-        (false, false) => (held, Verdict::Kept { gain, margin }),
+    let (tried, verdict) = match held.score.misses {
+        true if !best.score.misses => (early.unwrap_or(best), Verdict::Rescued),
+        true => better(held, best, margin),
+        false if in_time => better(held, best, margin),
+        false => in_time_or_held(held, &best, early, margin),
     };
     let tried = search.with_what_costs_nothing(tried, &config);
     let plan = desk.written(search, tried, exact);
     Ok(Replan { plan, verdict })
+}
+
+/// The one to follow where the best has no time to spare, and why.
+fn in_time_or_held(
+    held: Tried,
+    best: &Tried,
+    early: Option<Tried>,
+    margin: f64,
+) -> (Tried, Verdict) {
+    let close = gain(&held, best);
+    match early.map(|early| (gain(&held, &early), early)) {
+        Some((gain, early)) if gain > margin => (early, Verdict::Changed { gain }),
+        _ if close > margin => (held, Verdict::TooClose { gain: close }),
+        _ => {
+            let gain = close;
+            (held, Verdict::Kept { gain, margin })
+        }
+    }
+}
+
+/// The one of the two to follow, and why.
+fn better(held: Tried, best: Tried, margin: f64) -> (Tried, Verdict) {
+    let gain = gain(&held, &best);
+    match gain > margin {
+        true => (best, Verdict::Changed { gain }),
+        false => (held, Verdict::Kept { gain, margin }),
+    }
+}
+
+/// What the best gains, as a fraction of the objective. A descent may end beside the plan that is held: then
+/// it gains nothing.
+fn gain(held: &Tried, best: &Tried) -> f64 {
+    if held.score.misses != best.score.misses {
+        return 0.0;
+    }
+    let less = held.score.value - best.score.value;
+    (less / held.score.value.abs().max(f64::MIN_POSITIVE)).max(0.0)
 }
 
 /// Something that may turn out different.
@@ -415,7 +476,12 @@ impl<'a> Desk<'a> {
         let world = World::of(snapshot, ask.deadline)?;
         let (fit, mut excluded) = usable(snapshot);
         let options = Options::new(snapshot, ask, fit, held);
-        excluded.extend(options.excluded.iter().cloned());
+        // A shape and a job in it may be excluded for the same reason: that is said once.
+        for also in &options.excluded {
+            if !excluded.contains(also) {
+                excluded.push(also.clone());
+            }
+        }
         Ok(Self {
             snapshot,
             ask,
@@ -427,6 +493,30 @@ impl<'a> Desk<'a> {
 
     fn search(&self) -> Search<'_> {
         Search::new(self.snapshot, self.ask, &self.world, &self.options)
+    }
+
+    /// A cheaper plan that has no time to spare before the deadline would be given up again at the next
+    /// delay, for the one that it replaced: to and fro.
+    fn has_time_to_spare(&self, tried: &Tried, margin: f64) -> bool {
+        self.ask.objective != Objective::FewestGpuHours
+            || !tried.score.misses && tried.outcome.ends_in <= self.ask.spared(margin)
+    }
+
+    /// The best that reaches the target with a share of the time before the deadline to spare, if any does.
+    fn best_with_time_to_spare(&self, search: &mut Search<'_>, margin: f64) -> Option<Tried> {
+        let ask = Ask {
+            deadline: self.ask.spared(margin),
+            ..*self.ask
+        };
+        let world = World {
+            horizon: ask.deadline,
+            ..self.world.clone()
+        };
+        let mut early = Search::new(self.snapshot, &ask, &world, &self.options);
+        let (best, _) = early.best();
+        search.simulations += early.simulations;
+        let best = search.given(&best.config, best.variant);
+        self.has_time_to_spare(&best, margin).then_some(best)
     }
 
     /// The options that these picks are, and the first pick that is none any more.

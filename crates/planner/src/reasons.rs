@@ -67,6 +67,8 @@ pub enum Why {
         /// Windows of solo rounds.
         windows: Windows,
     },
+    /// It is better, but not by what a change must gain, or with too little time before the deadline.
+    NotEnough,
     /// It comes to the same; the one that is listed first was taken.
     Same,
     /// Even if nobody ever waited for anybody it would be worse; it was not simulated.
@@ -97,6 +99,9 @@ impl fmt::Display for Why {
             Self::Less { by } => write!(f, "trains {by} windows less"),
             Self::Dearer { by } => write!(f, "costs {by:.1} GPU-hours more"),
             Self::MoreSolo { windows } => write!(f, "trains {windows} windows at one site alone"),
+            Self::NotEnough => f.write_str(
+                "is better, but by too little for a change, or too close to the deadline",
+            ),
             Self::Same => f.write_str("comes to the same"),
             Self::CannotBeBetter => f.write_str("would be worse even if nobody waited for anybody"),
         }

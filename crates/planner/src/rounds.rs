@@ -125,7 +125,8 @@ impl Outcome {
     fn gpu_hours_of(&self, members: &[Member], time: impl Fn(&Tally) -> Duration) -> f64 {
         let each = members.iter().zip(&self.members);
         let gpu_s = each.map(|(m, tally)| m.all_gpus() * time(tally).as_secs_f64());
-        gpu_s.sum::<f64>() / 3600.0
+        // An empty sum is −0.
+        gpu_s.fold(0.0, |sum, gpu_s| sum + gpu_s) / 3600.0
     }
 }
 

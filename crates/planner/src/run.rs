@@ -2,6 +2,8 @@
 //!
 //! Never here: anything about a site; that is a [`Site`].
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use hansa_base::{Steps, Windows};
@@ -148,8 +150,20 @@ impl Snapshot {
         if let Some(evaluation) = run.evaluation {
             positive("run.evaluation.speedup", evaluation.speedup, recipe)?;
         }
+        once("site", self.sites.iter().map(|site| &site.name))?;
         self.sites.iter().try_for_each(validate_site)
     }
+}
+
+/// Whatever is there twice would be counted twice.
+fn once<T: Ord + fmt::Display>(what: &str, names: impl Iterator<Item = T>) -> Result<(), Invalid> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        let place = format!("the number of entries of {what} {name}");
+        rule(!seen.contains(&name), &place, 2.0, "must be 1", "snapshot")?;
+        seen.insert(name);
+    }
+    Ok(())
 }
 
 fn validate_site(site: &Site) -> Result<(), Invalid> {
@@ -170,16 +184,23 @@ fn validate_site(site: &Site) -> Result<(), Invalid> {
             )?;
         }
     }
+    let names = site.shapes.iter().map(|state| &state.shape.name);
+    once(&place("shape"), names)?;
     for state in &site.shapes {
         let shape = &state.shape;
-        let what = place(&format!("GPUs of {}", shape.name));
-        at_least_one(&what, shape.gpus().into(), "site profile")?;
+        let counts = [
+            ("nodes", shape.nodes.into()),
+            ("GPUs per node", shape.gpus_per_node.into()),
+            ("walltime in minutes", shape.walltime.as_secs() / 60),
+        ];
+        for (what, count) in counts {
+            let what = place(&format!("{what} of {}", shape.name));
+            at_least_one(&what, count, "site profile")?;
+        }
         if let Some(ranks) = &state.ranks {
             let (value, source) = (ranks.value.into(), ranks.source.to_string());
             at_least_one(&place(&format!("ranks of {}", shape.name)), value, &source)?;
         }
-        let what = place(&format!("minutes of {}", shape.name));
-        at_least_one(&what, shape.walltime.as_secs() / 60, "site profile")?;
     }
     if let Some(budget) = &site.budget {
         let source = budget.gpu_hours.source.to_string();

@@ -358,6 +358,7 @@ impl<'a> Search<'a> {
                 ends_in: lost.ends_in,
             },
             _ if other.score.cmp(&best.score) == Ordering::Equal => Why::Same,
+            _ if other.score.cmp(&best.score) == Ordering::Less => Why::NotEnough,
             _ if other.score.misses && !best.score.misses => Why::NotReached {
                 missing: Windows(self.world.target.0 - lost.windows.0),
             },

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{HOUR, LUMI, NOW, SNELLIUS, shape, snapshot, stated};
+use common::{HOUR, LUMI, MINUTE, NOW, SNELLIUS, shape, snapshot, stated};
 use hansa_planner::{
     Answer, Basis, Budget, Closed, Cost, Exclusion, Job, JobState, RateOf, ShapeState, Site,
     WallMs, WindowsPerGpuS, candidates,
@@ -187,8 +187,32 @@ fn numbers_that_cannot_be_are_refused_by_name() {
     bad.sites[0].partitions.values_mut().next().unwrap().usage = Some(stated(1.2));
     let error = bad.validate().unwrap_err().to_string();
     assert!(error.contains("must lie between 0 and 1"), "{error}");
-    let mut bad = good;
+    let mut bad = good.clone();
     bad.run.phase.steps.0 = 0;
     let error = bad.validate().unwrap_err().to_string();
     assert!(error.contains("run.phase.steps"), "{error}");
+    for (nodes, minutes, named) in [(0, 60, "nodes of a"), (1, 0, "walltime in minutes of a")] {
+        let mut bad = good.clone();
+        bad.sites[0].shapes[0].shape.nodes = nodes;
+        bad.sites[0].shapes[0].shape.walltime = minutes * MINUTE;
+        let error = bad.validate().unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("{named} is 0, but must be at least 1")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn what_is_listed_twice_is_refused() {
+    let good = snapshot(vec![SNELLIUS.with(&[shape("a", 4, HOUR, HOUR)])]);
+    let mut twice = good.clone();
+    twice.sites.push(twice.sites[0].clone());
+    let error = twice.validate().unwrap_err().to_string();
+    assert!(error.contains("entries of site snellius is 2"), "{error}");
+    let mut twice = good;
+    let again = twice.sites[0].shapes[0].clone();
+    twice.sites[0].shapes.push(again);
+    let error = twice.validate().unwrap_err().to_string();
+    assert!(error.contains("site snellius: shape a is 2"), "{error}");
 }

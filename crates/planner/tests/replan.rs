@@ -82,6 +82,49 @@ fn a_plan_that_cannot_be_followed_is_left() {
 }
 
 #[test]
+fn a_cheaper_plan_needs_time_to_spare() {
+    let cheapest = Ask {
+        deadline: 40 * HOUR,
+        ..Ask {
+            objective: Objective::FewestGpuHours,
+            ..ask()
+        }
+    };
+    // One job of eight hours costs fewer start-ups than jobs of one hour, but waits long.
+    let short = plan(&queues(200 * HOUR, 5 * MINUTE), &cheapest).unwrap();
+    assert_eq!(short.picks[0].candidate.shape.name, "h100-1h".into());
+    let again = |wait| replan(&queues(wait, 5 * MINUTE), &cheapest, &short.held(), 0.02).unwrap();
+    let early = again(20 * HOUR);
+    assert!(
+        matches!(early.verdict, Verdict::Changed { .. }),
+        "{early:?}"
+    );
+    // It ends half an hour before the deadline: the next delay would bring the dear one back.
+    let nearly = 34 * HOUR + 40 * MINUTE;
+    let best = plan(&queues(nearly, 5 * MINUTE), &cheapest).unwrap();
+    assert_eq!(best.picks[0].candidate.shape.name, "h100-8h".into());
+    let close = again(nearly);
+    assert!(
+        matches!(close.verdict, Verdict::TooClose { .. }),
+        "{close:?}"
+    );
+    assert_eq!(close.plan.picks[0].candidate.shape.name, "h100-1h".into());
+    let lost = close.plan.alternatives.iter().map(|a| a.why.to_string());
+    assert!(
+        lost.into_iter()
+            .any(|why| why.starts_with("is better, but"))
+    );
+    // But who misses the deadline is left for whoever reaches it.
+    let late = replan(
+        &queues(39 * HOUR, 5 * MINUTE),
+        &cheapest,
+        &early.plan.held(),
+        0.05,
+    );
+    assert_eq!(late.unwrap().verdict, Verdict::Rescued);
+}
+
+#[test]
 fn jobs_that_are_there_are_counted_and_not_touched() {
     let mut running = queues(HOUR, 50 * HOUR);
     let started = WallMs(NOW.0 - 3_600_000);
@@ -111,6 +154,15 @@ fn jobs_that_are_there_are_counted_and_not_touched() {
         assert_eq!(first.starts_in, starts_in * MINUTE, "{minutes_ago}");
     }
 
+    // A job and its shape, excluded for the same reason, are told once; and nothing is 0, not −0.
+    let mut down = running.clone();
+    down.sites[0].shapes[0].rate = None;
+    down.sites[0].rate = None;
+    let blind = hansa_planner::plan(&down, &ask()).unwrap();
+    let told = |e: &&hansa_planner::Excluded| e.shape == "h100-8h".into();
+    assert_eq!(blind.excluded.iter().filter(told).count(), 1);
+    assert!(plan_of_nobody().outcome.gpu_hours(&[]).is_sign_positive());
+
     // One whose shape has left the profile runs on, but nothing is known of it.
     running.sites[0].jobs[0].shape = "old".into();
     let blind = hansa_planner::plan(&running, &ask()).unwrap();
@@ -123,6 +175,11 @@ fn jobs_that_are_there_are_counted_and_not_touched() {
         unknown.reason.to_string(),
         "the site's profile has no such shape"
     );
+}
+
+fn plan_of_nobody() -> hansa_planner::Plan {
+    let nobody = snapshot(Vec::new());
+    plan(&nobody, &ask()).unwrap()
 }
 
 #[test]

@@ -27,6 +27,25 @@ pub struct Caller {
     pub seal: Hash,
 }
 
+/// The end of a process that still can say so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Goodbye {
+    /// Who ends.
+    pub caller: Caller,
+    /// It ends because what it trained is not finite: the data may be the reason.
+    pub not_finite: bool,
+}
+
+impl From<Caller> for Goodbye {
+    /// Nothing is wrong.
+    fn from(caller: Caller) -> Self {
+        Self {
+            caller,
+            not_finite: false,
+        }
+    }
+}
+
 /// One input of the machine. Those marked *shell* come from the coordinator itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
@@ -57,7 +76,7 @@ pub enum Command {
     /// A replica has evaluated a generation.
     Evaluated(Evaluated),
     /// A replica ends cleanly.
-    Goodbye(Caller),
+    Goodbye(Goodbye),
     /// *Shell*: the files of the next generation are durable.
     Merged(Merged),
     /// *Shell*: this is a copy that is restored from a backup, and goes its own way from here.

@@ -38,9 +38,9 @@ mod state;
 pub use apply::ApplyError;
 pub use attempts::{Attempt, Attempts};
 pub use command::{
-    Activity, Announce, Caller, Command, Evaluated, Grant, Heartbeat, LeaseAnswer, LeaseRequest,
-    Merged, PhaseTimes, Problem, Progress, Refusal, Register, Registered, Reply, Standing, Verdict,
-    Wait,
+    Activity, Announce, Caller, Command, Evaluated, Goodbye, Grant, Heartbeat, LeaseAnswer,
+    LeaseRequest, Merged, PhaseTimes, Problem, Progress, Refusal, Register, Registered, Reply,
+    Standing, Verdict, Wait,
 };
 pub use contribution::{Contribution, ContributionParts, Stage};
 pub use digest::{DigestFields, Mismatch, ShardIdentity};

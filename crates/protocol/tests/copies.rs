@@ -27,7 +27,7 @@ fn restore(story: &mut Story, timeline: u64) {
 }
 
 fn heartbeat(story: &mut Story, caller: &Caller) -> Result<Reply, Refusal> {
-    story.send(Command::Goodbye(caller.clone()))
+    story.send(Command::Goodbye(caller.clone().into()))
 }
 
 /// A registration of one who was somebody before.

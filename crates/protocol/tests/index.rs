@@ -74,7 +74,7 @@ fn take(story: &mut Story, name: &str, step: Step) {
         }
         Step::Goodbye if known => {
             let caller = story.caller(name);
-            let _ = story.send(Command::Goodbye(caller));
+            let _ = story.send(Command::Goodbye(caller.into()));
         }
         Step::Merge if story.machine.merge_due().is_some() => drop(story.merge()),
         Step::Pass(seconds) => story.pass(seconds, &[]),

@@ -58,7 +58,7 @@ fn a_successor_with_the_token_inherits_lease_and_announced_contribution() {
             caller: old.clone(),
             parts: parts.clone(),
         }),
-        Command::Goodbye(old),
+        Command::Goodbye(old.into()),
     ];
     for call in calls {
         assert_eq!(story.send(call), Err(fenced.clone()));
@@ -171,7 +171,7 @@ fn calls_from_the_future_show_an_old_journal() {
     let mut story = Story::new();
     story.register("a");
     let caller = story.caller_as("a", Incarnation(9));
-    let reply = story.send(Command::Goodbye(caller));
+    let reply = story.send(Command::Goodbye(caller.into()));
     assert!(matches!(reply, Err(Refusal::NeverIssued { .. })));
     let grant = story.grant("a");
     let mut parts = story.parts(&grant, 4);
@@ -184,6 +184,6 @@ fn calls_from_the_future_show_an_old_journal() {
 impl Story {
     fn announce_nothing(&mut self, name: &str) -> Result<Reply, Refusal> {
         let caller = self.caller(name);
-        self.send(Command::Goodbye(caller))
+        self.send(Command::Goodbye(caller.into()))
     }
 }

@@ -23,6 +23,49 @@ fn tries(story: &mut Story, name: &str, poison: bool) -> Vec<Span> {
     parts.spans
 }
 
+/// The same, but the trainer finds what is not finite, and its process ends; the gate sees nothing of it.
+/// Whether it ended.
+fn finds(story: &mut Story, name: &str) -> bool {
+    let grant = story.grant(name);
+    let parts = story.parts(&grant, grant.plan.windows.0);
+    let bad = |span: &Span| (span.start.0..span.end.0).contains(&POISON);
+    if parts.spans.iter().any(bad) {
+        let (caller, not_finite) = (story.caller(name), true);
+        let goodbye = Command::Goodbye(Goodbye { caller, not_finite });
+        assert_eq!(story.send(goodbye), Ok(Reply::Done));
+        return true;
+    }
+    story.announce(name, &parts).unwrap();
+    story.complete_with(parts.id(), None).unwrap();
+    if story.machine.merge_due().is_some() {
+        story.merge();
+    }
+    false
+}
+
+#[test]
+fn a_trainer_that_ends_over_bad_numbers_has_tried() {
+    let mut story = Story::with(|spec| spec.end = End::Epochs(3));
+    for turn in 0..60 {
+        let name = ["a", "b"][turn % 2];
+        story.register(name);
+        let ended = story.counts().free > Windows(0) && finds(&mut story, name);
+        if !ended {
+            story.goodbye(name);
+            continue;
+        }
+        if story.counts().quarantined > Windows(0) {
+            break;
+        }
+    }
+    let at = hansa_base::Position(POISON);
+    let state = story.state().ledger.state_at(at);
+    assert_eq!(state, Some(Ownership::Quarantined), "{:?}", story.counts());
+    assert_eq!(story.counts().quarantined, Windows(1));
+    let tally = |name: &str| story.replica(name).tally.failed;
+    assert!(tally("a") > Windows(0) && tally("b") > Windows(0));
+}
+
 /// Two who take turns until nothing but the poison is left of the epoch.
 fn hunted() -> Story {
     let mut story = Story::with(|spec| spec.end = End::Epochs(3));

@@ -324,6 +324,38 @@ fn a_stop_contributes_what_is_trained_and_says_goodbye() {
 }
 
 #[test]
+fn who_trains_what_is_not_finite_says_so_and_ends() {
+    let mut process = Process::training();
+    process.tell(Input::NotFinite("loss of window 7".to_owned()));
+    let (_, call) = process.call();
+    let told = |call: &Call| match call {
+        Call::Goodbye(goodbye) => goodbye.not_finite,
+        other => panic!("{other:?}"),
+    };
+    assert!(told(&call));
+    // It is said again, should nothing come back: a successor would train the same.
+    let (no, _) = process.call();
+    let answer = unreachable();
+    process.tell(Input::Answered { no, answer });
+    process.now = process.machine.wake_at().unwrap();
+    process.tell(Input::Wake);
+    assert!(told(&process.call().1));
+    process.reply(Reply::Done);
+    let exit = Action::Exit(ExitReason::NotFinite("loss of window 7".to_owned()));
+    assert!(process.actions.contains(&exit), "{:?}", process.actions);
+    // If nobody hears it in time, people do.
+    let mut process = Process::training();
+    process.tell(Input::NotFinite("loss of window 7".to_owned()));
+    process.tell(Input::Stop);
+    process.tell(Input::Stop);
+    assert!(process.actions.contains(&exit), "{:?}", process.actions);
+    // Anything else that fails gives back what is leased.
+    let mut process = Process::training();
+    process.tell(Input::Failed("the disk is full".to_owned()));
+    assert!(!told(&process.call().1));
+}
+
+#[test]
 fn a_stop_ends_in_time_and_a_second_one_at_once() {
     let goodbye = false;
     let exit = Action::Exit(ExitReason::Stopped { goodbye });

@@ -235,8 +235,8 @@ impl Coordinator {
                 let done: Result<Done, _> = self.post(path::EVALUATED, &result).await;
                 done.map(|_| Reply::Done)
             }
-            Call::Goodbye(caller) => {
-                let done: Result<Done, _> = self.post(path::GOODBYE, &caller).await;
+            Call::Goodbye(goodbye) => {
+                let done: Result<Done, _> = self.post(path::GOODBYE, &goodbye).await;
                 done.map(|_| Reply::Done)
             }
             Call::Register { .. } | Call::Announce(_) | Call::Upload { .. } => {

@@ -84,7 +84,7 @@ pub(crate) fn train(trainer: &mut dyn Trainer, reports: &Reports, phase: &Phase)
         let lr = phase.lr(step);
         let report = match trainer.train_step(&batch, lr) {
             Ok(report) => report,
-            Err(error) => return failed(reports, "train", &error),
+            Err(error) => return spoilt(reports, "train", &error),
         };
         keep_pace(phase, reports, batch.len(), started);
         reports.send(Msg::Step(StepDone {
@@ -197,7 +197,7 @@ pub(crate) fn checkpoint(
 ) {
     let meta = checkpoint::to_meta(local, payload);
     if let Err(error) = trainer.save_checkpoint(&state.latest(), &meta) {
-        return failed(reports, "write the checkpoint", &error);
+        return spoilt(reports, "write the checkpoint", &error);
     }
     let named = local.contribution.as_ref().map(|parts| parts.payload);
     if let Err(error) = state.keep_only_contribution(named) {
@@ -241,12 +241,23 @@ pub(crate) fn encode(
     let encoded = contribution::encode(trainer, base, codec, dither, &draft, chunk_bytes);
     let manifest = match encoded {
         Ok(encoded) => encoded.manifest,
-        Err(EncodeError::Trainer(error)) => return failed(reports, "export weights", &error),
+        Err(EncodeError::Trainer(error)) => return spoilt(reports, "export weights", &error),
+        Err(error @ EncodeError::BadValue { .. }) => {
+            return reports.input(Input::NotFinite(error.to_string()));
+        }
         Err(error) => return reports.input(Input::Failed(error.to_string())),
     };
     match state.name_contribution(manifest.hash()) {
         Ok(()) => reports.send(Msg::Encoded(manifest)),
         Err(error) => reports.input(Input::Failed(error.to_string())),
+    }
+}
+
+/// A job on what was trained failed: if that is not finite, the data may be the reason.
+fn spoilt(reports: &Reports, what: &str, error: &TrainerError) {
+    match error {
+        TrainerError::NonFinite(_) => reports.input(Input::NotFinite(format!("{what}: {error}"))),
+        _ => failed(reports, what, error),
     }
 }
 
@@ -373,7 +384,7 @@ mod tests {
 
         trainer.poison = halted.space.window_at(hansa_base::Position(7));
         let told = run(&phase(), &mut trainer);
-        let Some(Msg::Input(Input::Failed(why))) = told.last() else {
+        let Some(Msg::Input(Input::NotFinite(why))) = told.last() else {
             panic!("it trained on");
         };
         assert!(why.starts_with("train: loss of window"), "{why}");

@@ -243,11 +243,11 @@ impl World {
                 self.after(back, Happening::Starts(host));
             }
             ExitReason::Stopped { .. } => {}
-            ExitReason::Failed(_) if was_current => {
+            ExitReason::Failed(_) | ExitReason::NotFinite(_) if was_current => {
                 let back = self.random.between(100, 30_000);
                 self.after(back, Happening::Starts(host));
             }
-            ExitReason::Failed(_) => {}
+            ExitReason::Failed(_) | ExitReason::NotFinite(_) => {}
             reason => self.fail(format!("{life:?} ends: {reason}")),
         }
     }

@@ -3,7 +3,7 @@
 use crate::host::Life;
 use crate::weights::Weights;
 use crate::world::{Happening, World};
-use hansa_base::{Bytes, Hash};
+use hansa_base::{Bytes, Epoch, Hash, Position};
 use hansa_protocol::replica::{Call, CallFailed, CallNo, Input};
 use hansa_protocol::{Command, Problem, Refusal, Register, Reply};
 
@@ -60,7 +60,7 @@ impl World {
             Call::Heartbeat(heartbeat) => Command::Heartbeat(heartbeat),
             Call::Announce(announce) => Command::Announce(announce),
             Call::Evaluated(evaluated) => Command::Evaluated(evaluated),
-            Call::Goodbye(caller) => Command::Goodbye(caller),
+            Call::Goodbye(goodbye) => Command::Goodbye(goodbye),
         };
         self.after(TIMEOUT_MS, Happening::TimedOut(life, no));
         let what = Asked::Command(Box::new(command));
@@ -188,9 +188,14 @@ impl World {
 
     fn poisoned(&self, delta: &Weights) -> bool {
         let epoch = self.coordinator.twin.epoch;
-        let poison = self.setting.poison.filter(|_| self.faulty());
-        let position = poison.and_then(|window| self.setting.spec.space(epoch).position_of(window));
+        let position = self.poison_at(epoch);
         position.is_some_and(|position| delta.has(epoch.0, position.0))
+    }
+
+    /// Where in an epoch the window is whose training is not finite, while there are faults.
+    pub fn poison_at(&self, epoch: Epoch) -> Option<Position> {
+        let window = self.setting.poison.filter(|_| self.faulty())?;
+        self.setting.spec.space(epoch).position_of(window)
     }
 
     pub fn replied(&mut self, life: Life, no: CallNo, answer: Answer) {

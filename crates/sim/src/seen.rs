@@ -48,6 +48,8 @@ seen! {
     partitions,
     /// A replica's disk was full.
     disks_full,
+    /// A trainer found a NaN.
+    not_finite,
     /// A step took so long that the replica seemed dead.
     hangs,
     /// A replica's clock jumped ahead.

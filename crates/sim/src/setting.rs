@@ -25,7 +25,8 @@ pub struct Setting {
     pub coordinator_crash: u64,
     /// Training the same windows from the same base gives the same bytes.
     pub deterministic: bool,
-    /// While there are faults, whatever is trained with this window is not finite.
+    /// While there are faults, whatever is trained with this window is not finite: its trainer finds it
+    /// if the number is even, the coordinator's gate if it is odd.
     pub poison: Option<u64>,
     /// While there are faults, the norms of some contributions are far from the others'.
     pub outliers: bool,

@@ -238,8 +238,29 @@ impl World {
         }
     }
 
+    /// Whether a trainer's next step has the window that makes its loss NaN, and shows it.
+    fn finds_poison(&mut self, life: Life) -> bool {
+        let shows = self.setting.poison.is_some_and(|window| window % 2 == 0);
+        let job = self.processes.get(&life).map(|p| &p.trainer.job);
+        let Some(Some(Job::Train(epoch, positions, size))) = job.filter(|_| shows) else {
+            return false;
+        };
+        let mut next = positions.iter().take(size.0 as usize);
+        let poison = self.poison_at(hansa_base::Epoch(*epoch));
+        let finds = poison.is_some_and(|poison| next.any(|at| *at == poison.0));
+        if finds && let Some(trainer) = self.trainer(life) {
+            trainer.job = None;
+            self.seen.not_finite += 1;
+        }
+        finds
+    }
+
     pub fn steps(&mut self, life: Life, took_ms: u64) {
         self.spent.windows_trained += self.step_size(life);
+        if self.finds_poison(life) {
+            let why = "the loss is NaN".to_owned();
+            return self.input(life, Input::NotFinite(why));
+        }
         let loses = self.options.mutation == Some(Mutation::LosesAStep) && self.random.one_in(10);
         let Some(trainer) = self.trainer(life) else {
             return;

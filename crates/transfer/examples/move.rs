@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! move serve --file F --listen ADDRESS --home DIR     prints `address`, `hash` and `fingerprint` as JSON
-//! move get   --url U --fingerprint P --hash H --dest FILE
-//! move put   --url U --fingerprint P --file F
+//! move get   --url U --fingerprint P --hash H --dest FILE [--lanes-max N]
+//! move put   --url U --fingerprint P --file F [--lanes-max N]
 //! ```
 //!
 //! Clients print bytes and goodput as JSON, over all and after the first 15 seconds.
@@ -229,7 +229,10 @@ async fn run_client(
         route.http = HttpVersion::Two;
     }
     let client = Client::over(&route, &endpoint, &[])?;
-    let options = TransferOptions::new(1);
+    let mut options = TransferOptions::new(1);
+    if let Ok(most) = get("--lanes-max").parse() {
+        options.lanes.most = most;
+    }
     let began = Instant::now();
     let warm = Mutex::new(None);
     let note = |progress: Progress| {

@@ -275,6 +275,17 @@ impl Client {
         json(self.bulk.request(method, &url), &url, limit).await
     }
 
+    /// Asks over a connection of one's own.
+    pub(crate) async fn json_over<T: DeserializeOwned>(
+        &self,
+        connection: &reqwest::Client,
+        path: &str,
+        limit: Duration,
+    ) -> Result<T, TransferError> {
+        let url = self.url(path);
+        json(connection.get(&url), &url, limit).await
+    }
+
     pub(crate) async fn bulk_bytes(
         &self,
         path: &str,

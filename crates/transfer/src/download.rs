@@ -137,7 +137,10 @@ struct Fetch {
 }
 
 impl Work for Fetch {
-    async fn chunk(&self, lane: &mut Lane, chunk: u32) -> Result<(), TransferError> {
+    // Two that write the same part of a file would have to be kept apart.
+    const CAN_BE_TAKEN_OVER: bool = false;
+
+    async fn chunk(&self, lane: &mut Lane, chunk: u32, _: u64) -> Result<(), TransferError> {
         let (start, length) = self.manifest.chunk_range(chunk).unwrap_or_default();
         let seed = self.options.seed ^ (u64::from(chunk) << 32);
         let mut wrong = Patience::new(&self.options.retry, seed);
@@ -146,7 +149,6 @@ impl Work for Fetch {
             self.fill(lane, &mut sink, ByteRange { start, length }, seed)
                 .await?;
             if sink.finish().await? == self.manifest.chunks()[chunk as usize] {
-                self.meter.done(length);
                 return Ok(());
             }
             let url = self.client.url(&self.path);
@@ -154,6 +156,18 @@ impl Work for Fetch {
             lane.failed(&error);
             wrong.wait(error).await?;
         }
+    }
+
+    async fn held(&self, _: &mut Lane, _: u32) -> Option<u64> {
+        None
+    }
+
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Lane {
     retirement: Arc<Mutex<Retirement>>,
     connection: Option<Connection>,
     unit: Unit,
+    /// Of the last request.
+    bytes_per_s: Option<f64>,
 }
 
 struct Connection {
@@ -59,7 +61,13 @@ impl Lane {
             retirement,
             connection: None,
             unit: Unit(UNIT_BYTES_FIRST),
+            bytes_per_s: None,
         }
+    }
+
+    /// How fast its last request was; `None` before the first.
+    pub(crate) fn bytes_per_s(&self) -> Option<f64> {
+        self.bytes_per_s
     }
 
     /// How much of so many bytes to ask for now.
@@ -96,6 +104,7 @@ impl Lane {
 
     pub(crate) fn succeeded(&mut self, bytes: u64, took: Duration) {
         self.unit = self.unit.after_success(bytes, took);
+        self.bytes_per_s = Some(bytes as f64 / took.as_secs_f64().max(1e-3));
     }
 
     /// The next request is smaller, and on a new connection.

@@ -17,6 +17,7 @@
 //! download, upload ──► lanes ──► lane, lane, …   each a connection, a chunk at a time
 //!                        ▲
 //!                   lane_control                 how many: more while more carry more
+//!                   under_way                    at the end of an upload, fast lanes take over from slow ones
 //! ```
 //!
 //! Requests are short and connections retire, so proxies pass them and a cut costs little; every wait ends
@@ -39,6 +40,7 @@ mod retire;
 mod retry;
 pub mod serve;
 pub mod tls;
+mod under_way;
 mod upload;
 mod upstream;
 

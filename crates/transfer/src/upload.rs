@@ -85,7 +85,8 @@ pub async fn upload(
     let mut known_bytes = 0;
     for _ in 0..ROUNDS_MAX {
         let missing = sender.ask_missing().await?;
-        let there_bytes = manifest.total_bytes() - sender.bytes_of(&missing);
+        let missing_bytes: u64 = missing.iter().map(|&chunk| sender.bytes_of(chunk)).sum();
+        let there_bytes = manifest.total_bytes() - missing_bytes;
         meter.done(there_bytes.saturating_sub(known_bytes));
         known_bytes = manifest.total_bytes();
         lanes::run(
@@ -135,12 +136,14 @@ struct Source {
 }
 
 impl Work for Sender {
-    async fn chunk(&self, lane: &mut Lane, chunk: u32) -> Result<(), TransferError> {
+    const CAN_BE_TAKEN_OVER: bool = true;
+
+    async fn chunk(&self, lane: &mut Lane, chunk: u32, from: u64) -> Result<(), TransferError> {
         let (_, length) = self.manifest.chunk_range(chunk).unwrap_or_default();
         let seed = self.options.seed ^ (u64::from(chunk) << 32);
         let mut patience = Patience::new(&self.options.retry, seed);
         let mut wrong = Patience::new(&self.options.retry, seed);
-        let (mut there, mut most) = (0, 0);
+        let (mut there, mut most) = (from, from);
         while there < length {
             let began = Instant::now();
             let start = there;
@@ -172,8 +175,23 @@ impl Work for Sender {
                 patience.moved();
             }
         }
-        self.meter.done(length);
         Ok(())
+    }
+
+    async fn held(&self, lane: &mut Lane, chunk: u32) -> Option<u64> {
+        // Over the lane's own connection: a new one takes round trips to be there.
+        let (connection, path) = (lane.connection(0).ok()?, self.chunk_path(chunk));
+        let limit = self.options.stall_max;
+        let held: Result<HeldBytes, _> = self.client.json_over(&connection, &path, limit).await;
+        Some(held.ok()?.held_bytes)
+    }
+
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
     }
 }
 
@@ -343,14 +361,5 @@ impl Sender {
                 }
             }
         })
-    }
-
-    fn bytes_of(&self, chunks: &[u32]) -> u64 {
-        let length = |&chunk: &u32| {
-            self.manifest
-                .chunk_range(chunk)
-                .map_or(0, |(_, length)| length)
-        };
-        chunks.iter().map(length).sum()
     }
 }

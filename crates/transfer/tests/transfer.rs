@@ -265,6 +265,28 @@ async fn an_upload_sends_every_chunk_once_and_a_second_one_nothing() {
 }
 
 #[tokio::test]
+async fn what_is_stuck_on_one_connection_is_sent_over_another() {
+    let server = TestServer::start(b"").await;
+    server.begin_upload(&content());
+    let mut site = Site::new(&server);
+    // Nobody gives a request up, and two of four connections carry nothing.
+    site.stall_max = Duration::from_secs(86_400);
+    server.faults().hangs_left = 2;
+    let bytes = content();
+    let upload = site.upload(&bytes, 0);
+    let done = tokio::time::timeout(Duration::from_secs(120), upload).await;
+    let travelled = done.expect("it waits for ever").unwrap().travelled_bytes;
+    server.check_blob(&content());
+    let total = content().len() as u64;
+    assert!(
+        (total..=total + 2 * CHUNK).contains(&travelled),
+        "{travelled}"
+    );
+    let last = *site.progress.lock().unwrap();
+    assert_eq!(last.done_bytes, total, "each chunk counts once");
+}
+
+#[tokio::test]
 async fn an_upload_goes_on_after_cuts_and_a_restart_of_the_server() {
     let mut server = TestServer::start(b"").await;
     server.begin_upload(&content());

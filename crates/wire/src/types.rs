@@ -8,9 +8,9 @@ use hansa_base::{
 };
 use hansa_protocol::{
     Activity, Announce, Caller, ContributionParts, DigestFields, EndReason, Evaluated, FreedCause,
-    GenerationInfo, Grant, Heartbeat, LeaseAnswer, LeaseRequest, LeaseView, Mismatch, Norm, Order,
-    PhaseTimes, Plan, Progress, Refusal, RefusedBecause, Registered, ShardIdentity, Span, Standing,
-    Verdict, Wait,
+    GenerationInfo, Goodbye, Grant, Heartbeat, LeaseAnswer, LeaseRequest, LeaseView, Mismatch,
+    Norm, Order, PhaseTimes, Plan, Progress, Refusal, RefusedBecause, Registered, ShardIdentity,
+    Span, Standing, Verdict, Wait,
 };
 
 use crate::mirror::{mirror_enum, mirror_struct};
@@ -129,6 +129,33 @@ mirror_struct!(
         seal: Hash,
     }
 );
+
+/// JSON form of `Goodbye`: the caller's own, and what is wrong, where something is.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[allow(missing_docs)]
+pub struct GoodbyeJson {
+    #[serde(flatten)]
+    pub caller: CallerJson,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_finite: bool,
+}
+
+impl Wire for Goodbye {
+    type Json = GoodbyeJson;
+    fn to_json(&self) -> GoodbyeJson {
+        GoodbyeJson {
+            caller: self.caller.to_json(),
+            not_finite: self.not_finite,
+        }
+    }
+    fn from_json(json: GoodbyeJson) -> Result<Self, BadValue> {
+        Ok(Self {
+            caller: Caller::from_json(json.caller)?,
+            not_finite: json.not_finite,
+        })
+    }
+}
+
 mirror_struct!(RegisteredJson = Registered {
     incarnation: Incarnation,
     timeline: Timeline,

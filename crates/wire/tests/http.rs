@@ -88,6 +88,10 @@ fn requests_come_back() {
         tokens: Tokens(9),
     });
     check(caller());
+    for not_finite in [false, true] {
+        let caller = caller();
+        check(Goodbye { caller, not_finite });
+    }
     let (site, replica) = (replica("lumi/r0").site, replica("lumi/r0"));
     let why = || "for repairs".to_owned();
     for order in [
@@ -377,4 +381,11 @@ proptest::proptest! {
         let _ = decode::<Heartbeat>(&noise);
         let _ = serde_json::from_slice::<ErrorBody>(&bytes);
     }
+}
+
+#[test]
+fn a_goodbye_that_says_no_more_is_a_caller_as_it_always_was() {
+    assert_eq!(encode(&Goodbye::from(caller())), encode(&caller()));
+    let old: Goodbye = decode(&encode(&caller())).unwrap();
+    assert!(!old.not_finite);
 }

@@ -77,36 +77,55 @@ impl Traces {
     /// apart, and wagap. A node is one of KTH's processors, or 15 of wagap's.
     pub fn scene(&self, target: Windows) -> Scene {
         let kth = self.kth.queue(Walltimes::Realised);
-        let place = |site, queue: &Queue, offset_s, width_per_node| Place {
-            site,
-            queue: queue.clone(),
-            offset_s,
-            width_per_node,
-        };
         let wagap = self.wagap.queue(Walltimes::Realised);
-        Scene {
-            places: vec![
-                place(site("snellius", 4, 22.45, 108, 34), &kth, 20 * DAY_S, 1),
-                place(site("lumi", 8, 4.775, 216, 64), &kth, 175 * DAY_S, 1),
+        scene(
+            target,
+            vec![
+                place(snellius(), &kth, 20 * DAY_S, 1),
+                place(lumi(), &kth, 175 * DAY_S, 1),
                 place(site("frontier", 8, 4.5, 300, 90), &wagap, 8 * DAY_S, 15),
             ],
-            run: RunState {
-                target,
-                corpus: target,
-                seq_len: 2048,
-                phase: Phase {
-                    steps: Steps(500),
-                    batch: Windows(8),
-                    accumulation: 1,
-                },
-                merge: cost(17),
-                evaluation: None,
+        )
+    }
+}
+
+pub fn snellius() -> Site {
+    site("snellius", 4, 22.45, 108, 34)
+}
+
+pub fn lumi() -> Site {
+    site("lumi", 8, 4.775, 216, 64)
+}
+
+pub fn place(site: Site, queue: &Queue, offset_s: u64, width_per_node: u32) -> Place {
+    Place {
+        site,
+        queue: queue.clone(),
+        offset_s,
+        width_per_node,
+    }
+}
+
+/// A run of `H` 500 and `B` 8 over these sites.
+pub fn scene(target: Windows, places: Vec<Place>) -> Scene {
+    Scene {
+        places,
+        run: RunState {
+            target,
+            corpus: target,
+            seq_len: 2048,
+            phase: Phase {
+                steps: Steps(500),
+                batch: Windows(8),
+                accumulation: 1,
             },
-            policy: Policy::default(),
-            horizon: Duration::from_secs(14 * DAY_S),
-            replicas_max: 2,
-            accumulation_max: 8,
-        }
+            merge: cost(17),
+            evaluation: None,
+        },
+        policy: Policy::default(),
+        horizon: Duration::from_secs(14 * DAY_S),
+        replicas_max: 2,
+        accumulation_max: 8,
     }
 }
 

@@ -179,7 +179,8 @@ pub(super) async fn held(
     let id = hash(&text)?;
     let held_bytes = match look_up(&app, &scope, id).await? {
         Known::Announced { payload } => match place_of(&app, id, payload).await? {
-            Place::Upload(upload) => upload.held_bytes(index)?,
+            // It waits for who is writing the chunk.
+            Place::Upload(upload) => off_the_network(move || upload.held_bytes(index)).await?,
             Place::Stored(blob) => length_of(blob.manifest(), index)?,
         },
         // Nothing more is needed; the request that completes it says what became of it.

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::{IntoResponse, Response};
 use hansa_protocol::{
-    Caller, Command, Evaluated, Heartbeat, LeaseRequest, Refusal, Reply, Verdict,
+    Caller, Command, Evaluated, Goodbye, Heartbeat, LeaseRequest, Refusal, Reply, Verdict,
 };
 use hansa_store::{CHUNK_BYTES_DEFAULT, Manifest, ManifestJson, UploadId};
 use hansa_transfer::serve::off_the_network;
@@ -142,8 +142,8 @@ pub(super) async fn goodbye(
     Extension(scope): Extension<Scope>,
     body: Body,
 ) -> Answer {
-    let caller = read_call(&scope, body, |caller: &Caller| caller)?;
-    app.command(Command::Goodbye(caller)).await?;
+    let goodbye = read_call(&scope, body, |goodbye: &Goodbye| &goodbye.caller)?;
+    app.command(Command::Goodbye(goodbye)).await?;
     Ok(json(&Done {}))
 }
 

@@ -1,8 +1,8 @@
 //! From a plan to what the queue follows: kept or adopted, and why. Pure.
 
 use hansa_planner::{
-    Ask, ChainPolicy, Ended, Exclusion, Fact, Plan, Snapshot, Source, Verdict, WallMs, candidates,
-    plan, replan,
+    Ask, ChainPolicy, Ended, Exclusion, Fact, Plan, Snapshot, Source, WallMs, candidates, plan,
+    replan,
 };
 use hansa_queue::{Adopted, GpuS, Line, Promise, SitePlan, UnixS};
 use hansa_wire::plan::live::held;
@@ -43,7 +43,7 @@ pub(super) fn decide(
             open.sites.retain(|site| !kept.contains(site));
             let held = held(&open, ask, snapshot);
             replan(snapshot, ask, &held, margin).map(|replan| {
-                let keeps = matches!(replan.verdict, Verdict::Kept { .. });
+                let keeps = replan.verdict.keeps();
                 (replan.plan, replan.verdict.to_string(), keeps)
             })
         }

@@ -2,7 +2,7 @@
 
 use super::{Answer, Effect, Machine};
 use crate::{
-    Announce, Caller, ContributionParts, Event, FreedCause, LeftReason, Norm, Problem, Refusal,
+    Announce, ContributionParts, Event, FreedCause, Goodbye, LeftReason, Norm, Problem, Refusal,
     RefusedBecause, Reply, RoundPhase, Span, Stage, Verdict,
 };
 use hansa_base::{Hash, MonoMs, ReplicaKey, Windows};
@@ -151,10 +151,12 @@ impl Machine {
         }
     }
 
-    pub(super) fn goodbye(&mut self, now: MonoMs, caller: &Caller) -> Answer {
-        let key = self.authenticate(now, caller)?;
+    pub(super) fn goodbye(&mut self, now: MonoMs, goodbye: &Goodbye) -> Answer {
+        let key = self.authenticate(now, &goodbye.caller)?;
         let (reason, cause) = if self.state.ended {
             (LeftReason::RunEnded, FreedCause::RunEnding)
+        } else if goodbye.not_finite {
+            (LeftReason::Goodbye, FreedCause::NotFinite)
         } else if self.told_to_leave(key)?.is_some() {
             (LeftReason::Drained, FreedCause::Goodbye)
         } else {

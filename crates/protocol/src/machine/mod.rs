@@ -134,7 +134,7 @@ impl Machine {
             Command::UploadComplete { id, found } => self.upload_complete(now, id, &found),
             Command::Operate(order) => self.operate(now, order),
             Command::Evaluated(evaluated) => self.evaluated(now, &evaluated),
-            Command::Goodbye(caller) => self.goodbye(now, &caller),
+            Command::Goodbye(goodbye) => self.goodbye(now, &goodbye),
             Command::Merged(merged) => self.merged(now, merged),
             Command::Restored { timeline } => self.restored(now, timeline),
             Command::Tick => self.tick(now),

@@ -2,8 +2,8 @@
 
 use crate::replica::{LocalState, RegistrationRecord};
 use crate::{
-    Announce, Caller, EndReason, Evaluated, FreedCause, GenerationInfo, Heartbeat, LeaseRequest,
-    Mismatch, Refusal, RefusedBecause, Reply, Span, Wait,
+    Announce, Caller, EndReason, Evaluated, FreedCause, GenerationInfo, Goodbye, Heartbeat,
+    LeaseRequest, Mismatch, Refusal, RefusedBecause, Reply, Span, Wait,
 };
 use hansa_base::{Bytes, Epoch, Generation, Hash, Steps, Tokens, Windows};
 use std::time::Duration;
@@ -66,6 +66,8 @@ pub enum Input {
     },
     /// The trainer or the local disk cannot go on: why, for people.
     Failed(String),
+    /// What was trained since the last contribution is not finite: why, for people.
+    NotFinite(String),
     /// A signal asks the process to end: contribute what is there and say goodbye. A second one
     /// ends it at once.
     Stop,
@@ -113,7 +115,7 @@ pub enum Call {
     /// Answered by [`Reply::Done`].
     Evaluated(Evaluated),
     /// Answered by [`Reply::Done`].
-    Goodbye(Caller),
+    Goodbye(Goodbye),
 }
 
 /// What the shell is to do. Actions are started in the order given; [`Action::Promote`] and
@@ -282,6 +284,19 @@ pub enum ExitReason {
     Unreachable(String),
     /// The trainer or the local disk failed.
     Failed(String),
+    /// What was trained is not finite, and its positions count as tried.
+    NotFinite(String),
+}
+
+impl ExitReason {
+    /// Whether the goodbye is tried again, should nothing come back: it says something that the coordinator
+    /// would not find out by itself.
+    pub(super) const fn is_worth_telling(&self) -> bool {
+        matches!(
+            self,
+            Self::Stopped { .. } | Self::Drained(_) | Self::NotFinite(_)
+        )
+    }
 }
 
 macro_rules! display {
@@ -345,6 +360,7 @@ display! {
         Self::Refused(refusal) => "{refusal}";
         Self::Unreachable(why) => "the coordinator cannot be reached: {why}";
         Self::Failed(why) => "{why}";
+        Self::NotFinite(why) => "{why}";
     }
 }
 

@@ -8,7 +8,10 @@ impl ReplicaMachine {
     /// A stop was asked for. What is trained is contributed, what is nearly done is finished.
     pub(super) fn stop(&mut self, now: MonoMs) {
         if std::mem::replace(&mut self.stopped, true) {
-            return self.exit(now, ExitReason::Stopped { goodbye: false });
+            return self.exit(
+                now,
+                self.or_not_finite(ExitReason::Stopped { goodbye: false }),
+            );
         }
         self.leave_by
             .get_or_insert(now.after(self.options.leave_within));
@@ -60,13 +63,21 @@ impl ReplicaMachine {
         }
     }
 
+    /// Why it ends without a goodbye: whatever came in between, people want to know of a NaN.
+    pub(super) fn or_not_finite(&self, otherwise: ExitReason) -> ExitReason {
+        match &self.doing {
+            Doing::Leaving(reason @ ExitReason::NotFinite(_)) => reason.clone(),
+            _ => otherwise,
+        }
+    }
+
     /// Says goodbye, if anybody knows this process, and ends.
     pub(super) fn leave(&mut self, now: MonoMs, reason: ExitReason) {
         if self.caller.is_none() {
             return self.exit(now, reason);
         }
         let latest = now.after(self.options.leave_within);
-        if self.drained.is_some() {
+        if self.drained.is_some() || matches!(reason, ExitReason::NotFinite(_)) {
             self.leave_by.get_or_insert(latest);
         }
         self.enter(now, Doing::Leaving(reason));

@@ -4,7 +4,9 @@
 use super::api::{Action, Call, CallFailed, CallNo, ExitReason, Input, Moments, Notice, Void};
 use super::local::{Found, LocalState, RegistrationRecord};
 use super::vitals::Vitals;
-use crate::{Caller, Evaluated, GenerationInfo, LeaseView, Plan, Refusal, Reply, RunSpec, Wait};
+use crate::{
+    Caller, Evaluated, GenerationInfo, Goodbye, LeaseView, Plan, Refusal, Reply, RunSpec, Wait,
+};
 use hansa_base::{Generation, Hash, MonoMs, ReplicaId, RetryPolicy};
 use std::time::Duration;
 
@@ -263,6 +265,7 @@ impl ReplicaMachine {
                 tokens,
             } => self.measured(now, loss_sum_nats, tokens),
             Input::Failed(why) => self.leave(now, ExitReason::Failed(why)),
+            Input::NotFinite(why) => self.leave(now, ExitReason::NotFinite(why)),
             Input::Stop => self.stop(now),
         }
     }
@@ -272,7 +275,10 @@ impl ReplicaMachine {
             return;
         }
         if self.leave_by.is_some_and(|end| end <= now) {
-            return self.exit(now, ExitReason::Stopped { goodbye: false });
+            return self.exit(
+                now,
+                self.or_not_finite(ExitReason::Stopped { goodbye: false }),
+            );
         }
         if self.call_at.is_some_and(|at| at <= now) {
             self.make_call(now);
@@ -352,9 +358,15 @@ impl ReplicaMachine {
             Doing::Reporting(evaluated) => Some(Call::Evaluated(evaluated.clone())),
             Doing::Announcing => self.announcement(),
             Doing::Uploading => self.upload(),
-            Doing::Leaving(_) => self.caller().map(Call::Goodbye),
+            Doing::Leaving(reason) => self.goodbye(reason),
             _ => None,
         }
+    }
+
+    fn goodbye(&self, reason: &ExitReason) -> Option<Call> {
+        let not_finite = matches!(reason, ExitReason::NotFinite(_));
+        let caller = self.caller()?;
+        Some(Call::Goodbye(Goodbye { caller, not_finite }))
     }
 
     /// Makes the state's call again, later.
@@ -405,7 +417,7 @@ impl ReplicaMachine {
     /// The state's call failed: it is made again after a back-off. Training is not touched by this.
     pub(super) fn unreachable(&mut self, now: MonoMs, why: String) {
         if let Doing::Leaving(reason) = self.doing.clone()
-            && !matches!(reason, ExitReason::Stopped { .. } | ExitReason::Drained(_))
+            && !reason.is_worth_telling()
         {
             return self.exit(now, reason);
         }
@@ -415,7 +427,7 @@ impl ReplicaMachine {
             .take(8)
             .fold(0, |n, b| n << 8 | u64::from(*b));
         let Some(after) = self.options.retry.delay(self.failures, entropy) else {
-            return self.exit(now, ExitReason::Unreachable(why));
+            return self.exit(now, self.or_not_finite(ExitReason::Unreachable(why)));
         };
         self.failures += 1;
         self.call_again(now, after);

@@ -385,7 +385,7 @@ impl Story {
 
     pub fn goodbye(&mut self, name: &str) {
         let caller = self.caller(name);
-        assert_eq!(self.send(Command::Goodbye(caller)), Ok(Reply::Done));
+        assert_eq!(self.send(Command::Goodbye(caller.into())), Ok(Reply::Done));
     }
 
     pub fn evaluated(&mut self, name: &str, generation: u64) {

@@ -317,7 +317,7 @@ impl Tale {
             Call::Heartbeat(heartbeat) => Command::Heartbeat(heartbeat),
             Call::Announce(announce) => Command::Announce(announce),
             Call::Evaluated(evaluated) => Command::Evaluated(evaluated),
-            Call::Goodbye(caller) => Command::Goodbye(caller),
+            Call::Goodbye(goodbye) => Command::Goodbye(goodbye),
         };
         let answer = self.story.send(command).map_err(CallFailed::Refused);
         self.merge_if_due();

@@ -51,6 +51,8 @@ pub struct Faults {
     pub received_flips_left: u32,
     /// Completions before which a chunk on disk goes bad.
     pub damage_on_complete: u32,
+    /// Chunks of which only the beginning is taken, and whose requests are never answered.
+    pub hangs_left: u32,
     /// Data requests are never answered.
     pub silent: bool,
 }
@@ -351,13 +353,15 @@ async fn put_chunk(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let (cut, flip) = {
+    let (cut, flip, hangs) = {
         let mut faults = shared.faults.lock().unwrap();
         let cut = faults.chunks_taken_left == Some(0);
         faults.chunks_taken_left = faults.chunks_taken_left.map(|left| left.saturating_sub(1));
         let flip = faults.received_flips_left > 0;
         faults.received_flips_left = faults.received_flips_left.saturating_sub(1);
-        (cut, flip)
+        let hangs = faults.hangs_left > 0;
+        faults.hangs_left = faults.hangs_left.saturating_sub(1);
+        (cut, flip, hangs)
     };
     if cut {
         // An answer that breaks off before its headers is a broken connection to the client.
@@ -375,6 +379,15 @@ async fn put_chunk(
     let (_, chunk_bytes) = upload.manifest().chunk_range(chunk).unwrap();
     let header = headers[header::CONTENT_RANGE].to_str().unwrap();
     let part = serve::parse_content_range(header, chunk_bytes).unwrap();
+    if hangs {
+        let begins = body
+            .take(1)
+            .map_ok(|piece| piece.slice(..piece.len().min(30_000)));
+        let breaks = stream::once(async { Err(axum::Error::new("cut")) });
+        let body = begins.chain(breaks);
+        let _ = serve::receive_chunk(upload, chunk, Some(part), body, &receiving()).await;
+        return std::future::pending().await;
+    }
     match serve::receive_chunk(upload, chunk, Some(part), body, &receiving()).await {
         Ok(received) => {
             if matches!(received, Received::Whole(_)) {

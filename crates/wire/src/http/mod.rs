@@ -8,7 +8,7 @@
 //! POST /v1/heartbeat                   Heartbeat         → Standing
 //! POST /v1/announce                    AnnounceRequest   → Verdict
 //! POST /v1/evaluated                   Evaluated         → Done
-//! POST /v1/goodbye                     Caller            → Done
+//! POST /v1/goodbye                     Goodbye           → Done
 //! POST /v1/operate                     Operate           → Done   (an operator's token)
 //! GET  /v1/status                      Status
 //! GET  /v1/blobs/{hash}/manifest, /data                   (transfer: download)

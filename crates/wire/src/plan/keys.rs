@@ -36,6 +36,12 @@ pub enum SnapshotError {
 /// Text that is no JSON of this schema; keys that are unknown (all of them, each with the nearest
 /// known one); values that cannot be.
 pub fn parse_snapshot(text: &str) -> Result<Snapshot, SnapshotError> {
+    // Serde would take a list for the object's values.
+    if text.trim_start().starts_with('[') {
+        let problem = "a list, where a snapshot is an object: `hansa plan snapshot` writes one";
+        let problem = problem.to_owned();
+        return Err(SnapshotError::Syntax { problem });
+    }
     let mut unknown = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let parsed: Result<SnapshotJson, _> = serde_ignored::deserialize(&mut deserializer, |path| {

@@ -88,6 +88,8 @@ fn a_value_that_cannot_be_is_refused_by_its_place() {
         document["run"].as_object_mut().unwrap().remove("seq_len");
     });
     assert!(missing.contains("missing field `seq_len`"), "{missing}");
+    let list = parse_snapshot(" []").unwrap_err().to_string();
+    assert!(list.contains("`hansa plan snapshot` writes one"), "{list}");
     let trailing = parse_snapshot(&format!("{EXAMPLE} x")).unwrap_err();
     assert!(trailing.to_string().contains("trailing"), "{trailing}");
 }
