@@ -6,6 +6,9 @@ mod common;
 
 use std::path::Path;
 
+use serde_json::Value;
+
+use common::Place;
 use common::torch::{
     agent, all_gone, descendants, ended_well, kill, losses, place, plain_loop, python, rank,
     real_text, torchtitan,
@@ -27,8 +30,8 @@ fn a_plain_loop_trains_beside_the_embedded_trainer() {
     server.process.end_well();
     let report = place.verified("data");
     assert_eq!(report["ended"], true, "{report}");
-    let losses = losses(&said);
-    assert!(losses.last() < losses.first(), "{losses:?}");
+    assert!(!losses(&said).is_empty(), "{said}");
+    has_learned(&place, "data");
     let shares = place.json("ledger show data --json");
     let text = shares.to_string();
     assert!(
@@ -102,15 +105,31 @@ fn torchtitan_with_one_rank_and_with_two_trains_beside_the_embedded_trainer() {
     for site in report["sites"].as_array().unwrap() {
         assert_eq!(site["reclaimed"], 0, "{report}");
     }
-    let losses = losses(&said);
-    assert!(losses.last() < losses.first(), "{losses:?}");
+    assert!(!losses(&said).is_empty(), "{said}");
+    has_learned(&place, "data");
+}
+
+/// The run's last model is better than its first. Steps cannot tell: a trainer that came back late finds a
+/// model that has learned already, and the text of one step is harder than that of another.
+fn has_learned(place: &Place, data: &str) {
+    let shown = place.json(&format!("ledger show {data} --json"));
+    let evaluations = shown["evaluations"].as_array().unwrap();
+    let perplexity = |at: Option<&Value>| at.unwrap()["perplexity"].as_f64().unwrap();
+    let (first, last) = (
+        perplexity(evaluations.first()),
+        perplexity(evaluations.last()),
+    );
+    assert!(
+        evaluations.len() > 1 && last < 0.95 * first,
+        "{evaluations:?}"
+    );
 }
 
 /// Steps of the last phase in which any were trained, and how many of them were contributed.
 fn last_phase(said: &str) -> (u64, u64) {
     let (mut trained, mut contributed) = (0, 0);
     for line in said.lines() {
-        let event: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+        let event: Value = serde_json::from_str(line).unwrap_or_default();
         match event["event"].as_str() {
             Some("step") => {
                 trained = event["step"].as_u64().unwrap();
@@ -123,9 +142,9 @@ fn last_phase(said: &str) -> (u64, u64) {
     (trained, contributed)
 }
 
-fn last_event(said: &str, name: &str) -> serde_json::Value {
+fn last_event(said: &str, name: &str) -> Value {
     let events = said.lines().rev();
-    let mut events = events.filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut events = events.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     events.find(|event| event["event"] == name).unwrap()
 }
 
