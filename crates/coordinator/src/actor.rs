@@ -27,7 +27,9 @@ use crate::error::Error;
 use crate::export::export;
 use crate::farewell::Farewell;
 use crate::log::log;
-use crate::merging::{MergeDone, drop_stale_uploads, merge, prune};
+use crate::merging::{
+    MergeDone, STATES_AT_REST, STATES_WHILE_MERGING, drop_stale_uploads, merge, prune,
+};
 use crate::news::{Bell, Ear, is_news};
 use crate::refused::{LookedAt, Refused};
 use crate::report;
@@ -277,12 +279,19 @@ impl Actor {
     fn tidy_up(&mut self) -> Result<(), Error> {
         let state = self.machine.state();
         drop_stale_uploads(&self.shell, state)?;
-        prune(&self.shell, state, &self.files, self.refused.payloads())?;
-        let keep = self.shell.options.keep_generations.max(2);
+        self.prune(STATES_AT_REST)?;
+        let keep = self.shell.options.models_kept();
         self.shell
             .served
             .set(&self.shell.store, &self.files, keep)?;
         Ok(())
+    }
+
+    /// Deletes what nothing needs; no merge is running.
+    fn prune(&self, states: usize) -> Result<(), Error> {
+        let spared = self.refused.payloads();
+        let state = self.machine.state();
+        Ok(prune(&self.shell, state, &self.files, spared, states)?)
     }
 
     fn now(&self) -> MonoMs {
@@ -405,7 +414,7 @@ impl Actor {
         if let Some(error) = turn.fatal {
             return Err(error);
         }
-        let keep = self.shell.options.keep_generations.max(2);
+        let keep = self.shell.options.models_kept();
         if turn.published {
             let (store, files) = (&self.shell.store, &self.files);
             self.shell.served.set(store, files, keep)?;
@@ -416,8 +425,7 @@ impl Actor {
         }
         if turn.published {
             // No merge is running: its result was what was published, and the next one starts below.
-            let spared = self.refused.payloads();
-            prune(&self.shell, self.machine.state(), &self.files, spared)?;
+            self.prune(STATES_AT_REST)?;
             // A refused announcement whose caller hung up leaves its place behind. One that is still in
             // the queue gets its place again when it is accepted.
             drop_stale_uploads(&self.shell, self.machine.state())?;
@@ -468,6 +476,11 @@ impl Actor {
     fn start_merge(&mut self, record: CloseRecord) -> Result<(), Error> {
         let base = self.files.get(&record.base).copied();
         let base = base.ok_or(Error::NoFiles(record.base))?;
+        // The generation before the base goes only when the base is there.
+        for hash in [Some(base.theta), base.momentum].into_iter().flatten() {
+            self.shell.store.open_blob(hash)?;
+        }
+        self.prune(STATES_WHILE_MERGING)?;
         let shell = self.shell.clone();
         self.work("merge", move || Input::Merged(merge(&shell, &record, base)))
     }

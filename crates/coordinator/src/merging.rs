@@ -80,25 +80,34 @@ fn outer_step(step: hansa_protocol::OuterStep) -> hansa_outer::OuterStep {
     }
 }
 
-/// Deletes the blobs that nothing needs: neither one of the newest generations (the current one and the
-/// open round's base among them), nor an announced or staged contribution, nor `spared`. Hashes stay in
-/// the journal. Deletes nothing if all is to be kept. Must not run beside a merge, whose results no
+/// So many generations keep master weights and momentum between merges: the current one, and in case a file of
+/// it is lost, the one before.
+pub(crate) const STATES_AT_REST: usize = 2;
+/// And while a merge writes: only the base. Its disk, and memory that caches it, need no third set of files.
+pub(crate) const STATES_WHILE_MERGING: usize = 1;
+
+/// Deletes the blobs that nothing needs: neither master weights and momentum of one of the newest `states`
+/// generations, nor a model that is served, nor an announced or staged contribution, nor `spared`. Hashes
+/// stay in the journal. Deletes nothing if all is to be kept. Must not run beside a merge, whose results no
 /// record names yet.
 pub(crate) fn prune(
     shell: &Shell,
     state: &State,
     files: &BTreeMap<Generation, GenerationFiles>,
     spared: impl IntoIterator<Item = Hash>,
+    states: usize,
 ) -> Result<(), StoreError> {
     if shell.options.keep_all {
         return Ok(());
     }
-    let keep = shell.options.keep_generations.max(2);
-    let newest = files.values().rev().take(keep);
-    let mut needed: BTreeSet<Hash> = newest
-        .flat_map(|files| [Some(files.theta), files.momentum, Some(files.model)])
-        .flatten()
-        .collect();
+    let models = files.values().rev().take(shell.options.models_kept());
+    let mut needed: BTreeSet<Hash> = models.map(|files| files.model).collect();
+    let newest = files.values().rev().take(states);
+    needed.extend(
+        newest
+            .flat_map(|files| [Some(files.theta), files.momentum])
+            .flatten(),
+    );
     needed.extend(state.contributions.values().map(|c| c.parts.payload));
     needed.extend(spared);
     for hash in shell.store.list()? {

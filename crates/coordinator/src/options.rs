@@ -21,7 +21,8 @@ pub struct Options {
     pub certificate_names: Vec<String>,
     /// How merges use the machine. Its chunk size is the recipe's.
     pub merge: MergeOptions,
-    /// Generations whose files are kept, the current one included; at least 2.
+    /// Generations whose models are kept and served, the current one included; at least 2. A slow site finishes
+    /// a download although newer ones were published meanwhile.
     pub keep_generations: usize,
     /// Nothing is deleted: every generation and every contribution stays, so that all merges can be
     /// done again from the first on. Older generations are kept, but still not served.
@@ -47,7 +48,7 @@ pub struct BulkCaps {
 }
 
 impl Options {
-    /// The defaults: three generations, all cores, nothing else kept.
+    /// The defaults: three models, all cores, nothing else kept.
     #[must_use]
     pub fn new(recipe: impl Into<PathBuf>, data_dir: impl Into<PathBuf>) -> Self {
         let names = ["localhost", "127.0.0.1", "::1"];
@@ -63,6 +64,11 @@ impl Options {
             queue: Timing::default(),
             lease_hold: LeaseHold::default(),
         }
+    }
+
+    /// How many models are kept and served.
+    pub(crate) fn models_kept(&self) -> usize {
+        self.keep_generations.max(2)
     }
 }
 

@@ -290,12 +290,12 @@ async fn old_generations_are_pruned_and_the_newest_are_served() {
     assert_eq!(code_of(refused.unwrap_err()), "no_blob");
     a.goodbye().await.unwrap();
     assert!(server.end().await.unwrap().run_over);
-    // Three generations of weights and momentum each; the model that travels is the weights.
+    // Three models, which are the weights, and the momentum of two generations.
     assert_eq!(
         std::fs::read_dir(world.data().join("blobs"))
             .unwrap()
             .count(),
-        6
+        5
     );
     assert_eq!(
         std::fs::read_dir(world.data().join("uploads"))
