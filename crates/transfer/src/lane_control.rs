@@ -3,24 +3,33 @@
 //! Over a long or lossy path one connection carries only what its window or its losses allow, and ten
 //! carry ten times that; on a short path one fills the link, and more would only queue behind each other.
 //! So the number is found by trying: double while that helps, then stay, and now and then try a quarter
-//! more or less, as paths change. While others wait for what we send, no more are tried, but half as many.
+//! more or less, as paths change. Connections that still get faster by themselves are waited for: over a
+//! long path that takes seconds and looks like the gain of having more of them, and too many of them take
+//! each other's packets for longer than a transfer lasts. While others wait for what we send, no more are tried, but half as many.
 //! Pure: time, bytes and whether others wait are arguments.
 
 use std::time::Duration;
 
 /// Goodput is measured over this.
 const WINDOW: Duration = Duration::from_millis(500);
-/// New connections have so long to show that they help: three round trips until they carry anything,
-/// and a slow start after that.
+/// New connections have so long, or until they get no faster any more, to show that they help: three round
+/// trips until they carry anything, and a slow start after that.
 const PATIENCE_WINDOWS: u32 = 8;
 /// Twice the lanes are worth having for at least this.
 const DOUBLING_GAIN: f64 = 1.15;
+/// Connections have their speed when two windows carry no more than this of the two before, and, since the
+/// server may have paused, no less than that.
+const SETTLED_GAIN: f64 = 1.1;
+const SETTLED_LOSS: f64 = 0.7;
+/// But they are not waited for longer than so many windows.
+const SETTLING_WINDOWS_MAX: u32 = 16;
 /// A quarter more are worth having for this, and a quarter less cost less than this, or come back.
 const TRIAL_GAIN: f64 = 1.05;
 /// When a single window carries less than this of what was usual, fewer lanes were no good idea.
 const FEWER_LOSS_AT_ONCE: f64 = 0.7;
-/// Windows between trials; twice as many after each that changed nothing.
+/// Windows between trials; twice as many after each that changed nothing, and few after one that helped.
 const REST_WINDOWS: u32 = 16;
+const REST_WINDOWS_AFTER_GAIN: u32 = 4;
 const REST_WINDOWS_MAX: u32 = 128;
 
 /// Bounds of the number of lanes.
@@ -40,7 +49,7 @@ impl Default for LaneLimits {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stage {
-    /// The first windows: what do the first lanes carry?
+    /// The first windows in which something was carried: what do the first lanes carry?
     Looking { windows: u32 },
     /// The number was changed to learn something; it was `from`, and those carried `goodput`.
     Trying {
@@ -66,6 +75,9 @@ pub(crate) struct LaneControl {
     usual: f64,
     /// Of a trial of fewer lanes: goodput of its windows.
     fewer_sum: f64,
+    /// Goodput of the last windows since the number of lanes was last raised or lowered to try it, the latest
+    /// last.
+    recent: [f64; 4],
     window_began: Duration,
     bytes_then: u64,
 }
@@ -81,6 +93,7 @@ impl LaneControl {
             rest_windows: REST_WINDOWS,
             usual: 0.0,
             fewer_sum: 0.0,
+            recent: [0.0; 4],
             window_began: now,
             bytes_then: 0,
         }
@@ -109,7 +122,7 @@ impl LaneControl {
     /// The link is full: more lanes can carry no more, and fewer may carry as much. Whether they do is
     /// judged as ever, so that a server that is merely slow to answer costs little.
     fn end_queueing_window(&mut self, goodput: f64) {
-        self.doubling = false;
+        self.doubling &= self.stage == Stage::Looking { windows: 0 };
         match self.stage {
             Stage::Trying { from, .. } if self.lanes > from => {
                 self.lanes = from;
@@ -139,19 +152,18 @@ impl LaneControl {
     }
 
     fn end_window(&mut self, goodput: f64) {
+        let [_, older @ ..] = self.recent;
+        self.recent[..3].copy_from_slice(&older);
+        self.recent[3] = goodput;
         match self.stage {
-            Stage::Looking { windows } if goodput <= 0.0 => {
+            // Nothing flows yet, or just now; then what flowed before says nothing.
+            Stage::Looking { .. } if goodput <= 0.0 => self.stage = Stage::Looking { windows: 0 },
+            Stage::Looking { windows } if !self.has_settled(windows + 1) => {
                 self.stage = Stage::Looking {
-                    windows: windows.saturating_add(1),
+                    windows: windows + 1,
                 };
             }
-            // The window in which bytes began to flow says too little.
-            Stage::Looking { windows } if windows < PATIENCE_WINDOWS => {
-                self.stage = Stage::Looking {
-                    windows: PATIENCE_WINDOWS,
-                };
-            }
-            Stage::Looking { .. } => self.change(self.lanes * 2, goodput),
+            Stage::Looking { .. } => self.change(self.lanes * 2, self.settled_goodput()),
             Stage::Trying {
                 from,
                 goodput: before,
@@ -195,26 +207,45 @@ impl LaneControl {
             }
             return;
         }
-        let gain = match self.doubling {
-            true => DOUBLING_GAIN,
-            false => TRIAL_GAIN,
-        };
-        if windows > 1 && goodput > before * gain {
-            match self.doubling {
-                true => self.change(self.lanes * 2, goodput),
-                false => self.rest(true),
-            }
-        } else if windows >= PATIENCE_WINDOWS {
-            self.lanes = from;
-            self.doubling = false;
-            self.rest(false);
+        let gain = self.settled_goodput() / before.max(1.0);
+        let goal = if self.doubling {
+            DOUBLING_GAIN
         } else {
+            TRIAL_GAIN
+        };
+        let settled = match self.doubling {
+            true => self.has_settled(windows),
+            false => windows > 1,
+        };
+        let undecided = !settled || windows < PATIENCE_WINDOWS && gain <= goal;
+        if undecided {
             self.stage = Stage::Trying {
                 from,
                 goodput: before,
                 windows,
             };
+        } else if gain <= goal {
+            self.lanes = from;
+            self.doubling = false;
+            self.rest(false);
+        } else if self.doubling {
+            self.change(self.lanes * 2, self.settled_goodput());
+        } else {
+            self.rest(true);
         }
+    }
+
+    fn settled_goodput(&self) -> f64 {
+        (self.recent[2] + self.recent[3]) / 2.0
+    }
+
+    /// Whether these lanes, which have carried something for so many windows, get no faster any more.
+    fn has_settled(&self, windows: u32) -> bool {
+        let before = (self.recent[0] + self.recent[1]) / 2.0;
+        let enough = windows as usize >= self.recent.len();
+        let level = before * SETTLED_LOSS..=before * SETTLED_GAIN;
+        let is_level = level.contains(&self.settled_goodput());
+        windows >= SETTLING_WINDOWS_MAX || enough && is_level
     }
 
     fn change(&mut self, lanes: usize, goodput: f64) {
@@ -225,6 +256,7 @@ impl LaneControl {
             return self.rest(false);
         }
         self.fewer_sum = 0.0;
+        self.recent = [0.0; 4];
         self.stage = Stage::Trying {
             from,
             goodput,
@@ -236,10 +268,10 @@ impl LaneControl {
     fn rest(&mut self, helped: bool) {
         self.stage = Stage::Resting { windows: 0 };
         if helped {
-            self.rest_windows = REST_WINDOWS;
+            self.rest_windows = REST_WINDOWS_AFTER_GAIN;
         } else {
             self.try_fewer = !self.try_fewer;
-            self.rest_windows = (self.rest_windows * 2).min(REST_WINDOWS_MAX);
+            self.rest_windows = (self.rest_windows * 2).clamp(REST_WINDOWS, REST_WINDOWS_MAX);
         }
     }
 }
@@ -324,6 +356,53 @@ mod tests {
             transfer.run(&transatlantic(), 15.0, noise);
             let goodput = transfer.run(&transatlantic(), 60.0, noise);
             assert!(goodput > 0.95 * 119.0 * MB, "{goodput:e} with {noise}");
+        }
+    }
+
+    #[test]
+    fn a_gain_that_is_only_the_first_lanes_getting_faster_is_not_one_of_having_more() {
+        // Four lanes fill it, each after six seconds of slow start.
+        let slow_to_start = Link {
+            per_lane: 30.0 * MB,
+            ramp_s: 6.0,
+            ..transatlantic()
+        };
+        for noise in [0.0, 0.1] {
+            let mut transfer = Simulated::new();
+            let mut most = 0;
+            for _ in 0..40 {
+                transfer.run(&slow_to_start, 1.0, noise);
+                most = most.max(transfer.control.lanes());
+            }
+            assert!(most <= 8, "{:?}", transfer.control);
+            let goodput = transfer.run(&slow_to_start, 30.0, noise);
+            assert!(goodput > 0.9 * 119.0 * MB, "{goodput:e}");
+        }
+    }
+
+    #[test]
+    fn a_pause_of_the_server_is_no_measure_of_what_lanes_carry() {
+        let one_fills_it = Link {
+            capacity: 10.0 * MB,
+            per_lane: 10.0 * MB,
+            silent_s: 0.1,
+            ramp_s: 0.2,
+            ..transatlantic()
+        };
+        let paused = Link {
+            capacity: 0.0,
+            ..transatlantic()
+        };
+        for pause_s in [0.5, 1.0, 1.5, 3.0] {
+            for before_s in [1.0, 1.5, 2.0, 2.5] {
+                let mut transfer = Simulated::new();
+                transfer.run(&one_fills_it, before_s, 0.0);
+                transfer.run(&paused, pause_s, 0.0);
+                for _ in 0..20 {
+                    transfer.run(&one_fills_it, 1.0, 0.0);
+                    assert!(transfer.control.lanes() <= 8, "{:?}", transfer.control);
+                }
+            }
         }
     }
 
