@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use hansa_outer::{
     Codec, Dither, Dtype, Header, HeaderError, PREFIX_BYTES, PayloadHeader, VALUE_MAX,
-    pseudo_gradient, squared_norm,
+    pseudo_gradient,
 };
 use hansa_store::{Manifest, ManifestError, ManifestHasher};
 use rayon::prelude::*;
@@ -26,15 +26,6 @@ const SLICE_ELEMENTS: usize = 1 << 12;
 
 /// The disk is told to begin with so many bytes at once.
 const WRITEBACK_BYTES: u64 = 16 << 20;
-
-/// What was written.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Encoded {
-    /// The file's chunks.
-    pub manifest: Manifest,
-    /// L2 norm of the pseudo-gradient.
-    pub norm: f64,
-}
 
 /// Why no contribution could be written.
 #[derive(Debug, thiserror::Error)]
@@ -95,8 +86,8 @@ pub(crate) fn draft_of(out: &Path) -> PathBuf {
     files::temporary_beside(out)
 }
 
-/// Writes `base − weights` to `out` in `codec`, durably and whole or not at all, and cuts it into chunks of
-/// `chunk_bytes`. The same weights, base and `dither` give the same bytes.
+/// Writes `base − weights` to `out` in `codec`, durably and whole or not at all, and says how it is cut into
+/// chunks of `chunk_bytes`. The same weights, base and `dither` give the same bytes.
 ///
 /// # Errors
 /// A value that no contribution may hold (by tensor), a base of another model, a failed file operation.
@@ -107,7 +98,7 @@ pub fn encode(
     dither: Dither,
     out: &Path,
     chunk_bytes: u64,
-) -> Result<Encoded, EncodeError> {
+) -> Result<Manifest, EncodeError> {
     let layout = trainer.layout().clone();
     let (mut base_file, base_header) = open_base(base)?;
     let agrees = base_header
@@ -126,7 +117,6 @@ pub fn encode(
     writer.write_all(&head).map_err(io("write", &temporary))?;
 
     let mut buffers = Buffers::default();
-    let mut squared_norm = 0.0;
     let mut first = 0;
     while first < layout.elements() {
         let count = (layout.elements() - first).min(CHUNK_ELEMENTS as u64) as usize;
@@ -135,14 +125,12 @@ pub fn encode(
             .read_exact(&mut buffers.base_bytes)
             .map_err(io("read", base))?;
         trainer.read_weights(first, &mut buffers.local)?;
-        match buffers.encode(base_header.dtype(), codec, dither, first) {
-            Ok(more) => squared_norm += more,
-            Err((element, value)) => {
-                drop(writer);
-                // Best effort: the finding is what matters.
-                let _ = std::fs::remove_file(&temporary);
-                return Err(bad_value(&layout, element, value));
-            }
+        let encoded = buffers.encode(base_header.dtype(), codec, dither, first);
+        if let Err((element, value)) = encoded {
+            drop(writer);
+            // Best effort: the finding is what matters.
+            let _ = std::fs::remove_file(&temporary);
+            return Err(bad_value(&layout, element, value));
         }
         writer
             .write_all(&buffers.out_bytes)
@@ -153,10 +141,7 @@ pub fn encode(
     ended.map_err(io("sync", &temporary))?;
     let manifest = writer.hasher.finish()?;
     files::rename_synced(&temporary, out).map_err(io("rename to", out))?;
-    Ok(Encoded {
-        manifest,
-        norm: squared_norm.sqrt(),
-    })
+    Ok(manifest)
 }
 
 /// Writes one thing after another and hashes it meanwhile; the disk may begin with the first soon.
@@ -258,16 +243,14 @@ impl Buffers {
         }
     }
 
-    /// Fills `out_bytes` with the difference of the elements from `first` on, on all cores, and says the
-    /// sum of the squares of what arrives. Slices are of fixed size and summed in order, so that the
-    /// number of cores changes nothing.
+    /// Fills `out_bytes` with the difference of the elements from `first` on, on all cores.
     fn encode(
         &mut self,
         base: Dtype,
         codec: Codec,
         dither: Dither,
         first: u64,
-    ) -> Result<f64, (u64, f32)> {
+    ) -> Result<(), (u64, f32)> {
         let base_bytes = self
             .base_bytes
             .par_chunks(SLICE_ELEMENTS * base.bytes_per_element());
@@ -284,16 +267,12 @@ impl Buffers {
             let values = &mut values[..local.len()];
             base.decode(base_bytes, values);
             pseudo_gradient(values, local, delta);
-            if let Err(bad) = codec.encode(dither, first, delta, out) {
-                return Err((first + bad.index as u64, bad.value));
-            }
-            // The norm of what arrives.
-            codec.decode(out, delta);
-            Ok(squared_norm(delta))
+            let encoded = codec.encode(dither, first, delta, out);
+            encoded.map_err(|bad| (first + bad.index as u64, bad.value))
         };
-        let squares: Vec<Result<f64, (u64, f32)>> = slices.map(encode).collect();
+        let encoded: Vec<Result<(), (u64, f32)>> = slices.map(encode).collect();
         // The first bad element of all, whichever thread was quicker.
-        squares.into_iter().sum()
+        encoded.into_iter().collect()
     }
 }
 
@@ -363,9 +342,8 @@ mod tests {
                 let mut trainer = Fake::new(layout(), local.clone());
                 // The contribution before it, in a wider codec.
                 std::fs::write(draft_of(&out), vec![7; 5 * count]).unwrap();
-                let encoded = encode(&mut trainer, &base, codec, dither(), &out, 1 << 20).unwrap();
-                let manifest = Manifest::of_file(&out, 1 << 20).unwrap();
-                assert_eq!(encoded.manifest, manifest);
+                let cut = encode(&mut trainer, &base, codec, dither(), &out, 1 << 20).unwrap();
+                assert_eq!(cut, Manifest::of_file(&out, 1 << 20).unwrap());
                 let downloaded = read_model(&base, model_dtype);
                 let exact = downloaded.iter().zip(&local).map(|(b, l)| b - l);
                 let mut expected: Vec<f32> = exact.collect();
@@ -377,8 +355,6 @@ mod tests {
                     expected,
                     "{model_dtype} {codec}"
                 );
-                let norm = hansa_outer::squared_norm(&expected).sqrt();
-                assert!((encoded.norm - norm).abs() <= 1e-12 * norm);
             }
         }
     }
