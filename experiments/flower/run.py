@@ -187,8 +187,13 @@ def flower(programs: Path, home: Path, model: str, rounds: int) -> Turn:
     return Turn("flower", rounds_s, watch.peak_bytes)
 
 
-def hansa(program: Path, where: Path, model: str, dtype: str, rounds: int) -> Turn:
-    """As many exchanges of Hansa: coordinator and two replicas, TLS, fsync where that means anything."""
+def hansa(
+    program: Path, where: Path, model: str, dtype: str, rounds: int, plain: bool = False
+) -> Turn:
+    """As many exchanges of Hansa: coordinator and two replicas, fsync where that means anything.
+
+    Over TLS, or over plain HTTP as Flower does it here.
+    """
     where.mkdir(parents=True, exist_ok=True)
     arguments = [
         "bench",
@@ -202,6 +207,7 @@ def hansa(program: Path, where: Path, model: str, dtype: str, rounds: int) -> Tu
         dtype,
     ]
     arguments += ["--runs", str(rounds), "--dir", str(where)]
+    arguments += ["--plain"] if plain else []
     with subprocess.Popen([program, *arguments], stdout=subprocess.PIPE) as process:
         with watched([process.pid]) as watch:
             output, _ = process.communicate()
@@ -209,7 +215,8 @@ def hansa(program: Path, where: Path, model: str, dtype: str, rounds: int) -> Tu
             sys.exit("hansa bench exchange failed")
     report = json.loads(output)
     rounds_s = [part["total_s"] for part in report["rounds"]]
-    return Turn(f"hansa {dtype} in {where}", rounds_s, watch.peak_bytes)
+    way = ", no TLS" if plain else ""
+    return Turn(f"hansa {dtype} in {where}{way}", rounds_s, watch.peak_bytes)
 
 
 def main() -> None:
@@ -242,8 +249,14 @@ def main() -> None:
 
     for _ in range(arguments.turns):
         take(flower(programs, arguments.work / "flower", model, rounds))
-        for dtype in ("f32", "bf16"):
-            take(hansa(program, arguments.work / "hansa", model, dtype, rounds))
+        for dtype, plain in (
+            ("f32", False),
+            ("f32", True),
+            ("bf16", False),
+            ("bf16", True),
+        ):
+            where = arguments.work / "hansa"
+            take(hansa(program, where, model, dtype, rounds, plain))
     take(
         hansa(
             program, arguments.disk / "hansa", model, "bf16", rounds * arguments.turns

@@ -201,6 +201,8 @@ impl World {
             codec, model_dtype, ..
         } = &self.plan;
         let (rounds, sites) = (self.plan.runs + ROUNDS_BESIDE, self.plan.sites);
+        // Two steps and a checkpoint between them, as in a real phase: the contribution before this one is of no
+        // use from then on.
         write!(
             text,
             r#"
@@ -209,7 +211,7 @@ path = "corpus"
 seq_len = {SEQ_LEN}
 block_windows = 1
 [phase]
-steps = 1
+steps = 2
 batch = 1
 balance = false
 [inner]
@@ -222,6 +224,8 @@ min_quorum = {sites}
 grace_s = 600
 [evaluation]
 every = 0
+[checkpoint]
+every_s = 1e-3
 [end]
 rounds = {rounds}
 "#
