@@ -196,7 +196,12 @@ pub(crate) fn checkpoint(
     payload: Option<&Manifest>,
 ) {
     let meta = checkpoint::to_meta(local, payload);
-    if let Err(error) = trainer.save_checkpoint(&state.latest(), &meta) {
+    let mut saved = trainer.save_checkpoint(&state.latest(), &meta);
+    // The disk may be full.
+    if matches!(saved, Err(TrainerError::Failed(_))) && state.give_back_spare() {
+        saved = trainer.save_checkpoint(&state.latest(), &meta);
+    }
+    if let Err(error) = saved {
         return spoilt(reports, "write the checkpoint", &error);
     }
     let named = local.contribution.as_ref().map(|parts| parts.payload);
@@ -238,9 +243,13 @@ pub(crate) fn encode(
         dither,
         chunk_bytes,
     } = encoding;
-    let encoded = contribution::encode(trainer, base, codec, dither, &draft, chunk_bytes);
+    let mut encoded = contribution::encode(trainer, base, codec, dither, &draft, chunk_bytes);
+    // The disk may be full.
+    if matches!(encoded, Err(EncodeError::Io { .. })) && state.give_back_spare() {
+        encoded = contribution::encode(trainer, base, codec, dither, &draft, chunk_bytes);
+    }
     let manifest = match encoded {
-        Ok(encoded) => encoded.manifest,
+        Ok(manifest) => manifest,
         Err(EncodeError::Trainer(error)) => return spoilt(reports, "export weights", &error),
         Err(error @ EncodeError::BadValue { .. }) => {
             return reports.input(Input::NotFinite(error.to_string()));

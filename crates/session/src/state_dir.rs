@@ -7,6 +7,7 @@
 //!     accepted.ckpt           the same at the end of the last accepted phase
 //!     contribution-HASH.safetensors   what `latest.ckpt` says was announced, and perhaps the next
 //!     models/HASH.safetensors    downloaded generations
+//!     models/.spare           one that is of no use any more, for the next to be written over
 //!     complete.json           only there once the coordinator has said that the run is over
 //!     corpus.checked          the corpus that was hashed, so that a restart need not
 //!     replica.log             what happened, as JSON lines
@@ -228,6 +229,7 @@ impl StateDir {
     /// # Errors
     /// If a file operation fails.
     pub fn save_complete(&self, reason: EndReason) -> Result<(), StateDirError> {
+        self.give_back_spare();
         let path = self.path().join(COMPLETE);
         let text = serde_json::to_vec(&reason.to_json()).unwrap_or_default();
         files::write_durably(&path, &text).map_err(StateDirError::io("write", &path))
@@ -322,13 +324,20 @@ impl StateDir {
         Ok(folder.join(format!("{manifest}.safetensors")))
     }
 
-    /// Removes every model, whole or partial, but the one with this manifest hash.
+    /// Removes every model, whole or partial, but the one with this manifest hash. The file of one of them
+    /// stays without a name of its own, for the next download to be written over it.
     ///
     /// # Errors
     /// If a file operation fails.
     pub fn keep_only_model(&self, manifest: Hash) -> Result<(), StateDirError> {
         let kept = self.model(manifest)?;
-        remove_others(&self.path().join(MODELS), &kept)
+        let models = self.path().join(MODELS);
+        with_others(&models, Some(&kept), |_| true, hansa_transfer::leave_spare)
+    }
+
+    /// Deletes what is only kept to be written over; whether that made room.
+    pub fn give_back_spare(&self) -> bool {
+        hansa_transfer::give_back_spare(&self.path().join(MODELS))
     }
 
     /// Removes checkpoints and contributions: they belong to a history that the run was taken out of by
@@ -359,11 +368,6 @@ impl StateDir {
         files::rename_synced(&temporary, &accepted)
             .map_err(StateDirError::io("rename to", &accepted))
     }
-}
-
-/// Removes the files of a folder that are `one_of_these`, but not `kept`.
-fn remove_others(folder: &Path, kept: &Path) -> Result<(), StateDirError> {
-    with_others(folder, Some(kept), |_| true, files::remove_if_there)
 }
 
 /// Removes these files, in the way that is given, but the one that is kept.
@@ -546,10 +550,9 @@ mod tests {
         std::fs::write(state.model(old).unwrap().with_extension("partial"), b"o").unwrap();
         std::fs::write(state.model(new).unwrap(), b"new").unwrap();
         state.keep_only_model(new).unwrap();
-        assert_eq!(
-            std::fs::read_dir(dir.path().join(MODELS)).unwrap().count(),
-            1
-        );
+        let names = std::fs::read_dir(dir.path().join(MODELS)).unwrap();
+        assert_eq!(names.count(), 2, "it, and one that is written over");
+        assert!(!state.model(old).unwrap().exists());
         assert_eq!(std::fs::read(state.model(new).unwrap()).unwrap(), b"new");
 
         files::write_durably(&state.latest(), b"phase 1").unwrap();

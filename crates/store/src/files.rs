@@ -83,6 +83,31 @@ pub fn read_cached_at(file: &File, bytes: &mut [u8], offset: u64) -> bool {
     }
 }
 
+/// Whether nobody on this machine but the caller has this file open or mapped: the system gives a lease for
+/// writing only then (fcntl(2)). `false` where there are no leases. What other machines do with a file on a
+/// shared file system it may not know.
+pub fn is_nobody_elses(file: &File) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        // Of the kernel's `fcntl.h`; the library has it for few systems.
+        const F_SETSIG: libc::c_int = 10;
+        let set = |what: libc::c_int, value: libc::c_int| {
+            // SAFETY: the descriptor is open for as long as `file` is borrowed; the calls touch no memory.
+            unsafe { libc::fcntl(file.as_raw_fd(), what, value) == 0 }
+        };
+        // Whoever opens the file just now makes the system send a signal: not the one that ends processes.
+        set(F_SETSIG, libc::SIGURG)
+            && set(libc::F_SETLEASE, libc::F_WRLCK)
+            && set(libc::F_SETLEASE, libc::F_UNLCK)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = file;
+        false
+    }
+}
+
 /// Replaces a file durably, for readers whole at any time: temporary name, fsync, rename, fsync of the
 /// directory. `mode` is that of a new file. One process at a time may replace it.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> Result<(), StoreError> {
@@ -140,6 +165,27 @@ pub(crate) fn rename_synced(from: &Path, to: &Path) -> Result<(), StoreError> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_file_that_somebody_has_open_or_mapped_is_not_ours_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, [1; 8192]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        if !is_nobody_elses(&file) {
+            eprintln!("skipped: this file system gives no leases");
+            return;
+        }
+        let reader = File::open(&path).unwrap();
+        assert!(!is_nobody_elses(&file), "open");
+        // SAFETY: nobody changes the file.
+        let map = unsafe { memmap2::Mmap::map(&reader) }.unwrap();
+        drop(reader);
+        assert!(!is_nobody_elses(&file), "mapped");
+        drop(map);
+        assert!(is_nobody_elses(&file));
+        assert!(is_nobody_elses(&file), "nothing is left of the question");
+    }
 
     #[test]
     fn what_is_read_without_waiting_is_what_the_file_holds() {

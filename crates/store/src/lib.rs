@@ -28,7 +28,9 @@ mod watch;
 pub use blob::{Blob, BlobStore, BlobWriter, Bring, HashingWriter, open_in as open_blob_in};
 pub use data_dir::{DataDir, host};
 pub use error::{Damage, StoreError};
-pub use files::{read_cached_at, remove_synced, replace_file, reserve, start_writeback};
+pub use files::{
+    is_nobody_elses, read_cached_at, remove_synced, replace_file, reserve, start_writeback,
+};
 pub use in_order::ManifestHasher;
 pub use journal::{Journal, Record, Records, Seq, Snapshot, StoredRecord};
 pub use manifest::{

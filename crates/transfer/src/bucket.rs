@@ -58,6 +58,11 @@ impl Bandwidth {
         })
     }
 
+    /// Whether it caps anything.
+    pub(crate) fn is_capped(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Waits until so many bytes more may go.
     pub async fn pass(&self, bytes: usize) {
         let Some(shared) = &self.0 else { return };

@@ -37,7 +37,10 @@ pub struct Downloaded {
 
 /// Brings the blob whose manifest has the hash `expected` from `{prefix}/manifest` and `{prefix}/data`
 /// into the file `dest`, durable when this returns. `on_progress` is called often and must be quick.
-/// After an error the partial file stays for the next attempt.
+/// After an error the partial file stays for the next attempt. A file left by [`leave_spare`] in `dest`'s
+/// folder is written over instead of making a new one.
+///
+/// [`leave_spare`]: crate::leave_spare
 pub async fn download(
     client: &Client,
     prefix: &str,

@@ -70,6 +70,11 @@ impl Lane {
         self.bytes_per_s
     }
 
+    /// Whether its requests are as large as any.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.unit.0 == UNIT_BYTES_MAX
+    }
+
     /// How much of so many bytes to ask for now.
     pub(crate) fn unit_bytes(&self, left_bytes: u64) -> u64 {
         // No crumbs: what is left after this request should be worth one.

@@ -16,6 +16,7 @@ use hansa_store::Manifest;
 use crate::download::{already_there, blocking};
 use crate::error::TransferError;
 use crate::options::TransferOptions;
+use crate::spare::take_spare;
 
 /// How often to look whether another process is done.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -111,6 +112,8 @@ async fn lock(
 
 fn try_lock(dest: &Path, manifest: &Manifest) -> Result<Partial, TransferError> {
     let path = with_suffix(dest, ".partial");
+    let total_bytes = manifest.total_bytes();
+    let is_spare = take_spare(&path, total_bytes);
     let file = open(&path)?;
     let (file, path) = match file.try_lock() {
         Ok(()) if is_still_at(&file, &path) => (file, path),
@@ -119,6 +122,10 @@ fn try_lock(dest: &Path, manifest: &Manifest) -> Result<Partial, TransferError> 
             let own = with_suffix(dest, &format!(".partial-{}", std::process::id()));
             let path = path.display();
             tracing::warn!(%path, %error, "no locks here; bringing a copy of our own");
+            if is_spare {
+                // Failing that, a new file is made.
+                let _ = std::fs::rename(with_suffix(dest, ".partial"), &own);
+            }
             (open(&own)?, own)
         }
     };
@@ -126,13 +133,13 @@ fn try_lock(dest: &Path, manifest: &Manifest) -> Result<Partial, TransferError> 
     let length = inspected
         .map_err(TransferError::io("inspect", &path))?
         .len();
-    let total_bytes = manifest.total_bytes();
     if length != total_bytes {
         hansa_store::reserve(&file, total_bytes)
             .map_err(TransferError::io("reserve space for", &path))?;
     }
-    // What was never written need not be hashed.
+    // What was never written, or for another file, need not be hashed.
     let missing = match length {
+        _ if is_spare => (0..manifest.chunk_count()).collect(),
         0 => (0..manifest.chunk_count()).collect(),
         _ => manifest
             .missing_in(&file)

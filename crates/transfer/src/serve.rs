@@ -22,7 +22,9 @@ pub const CODE_CHUNK_MOVED: &str = "chunk_moved";
 pub const CODE_DISK_FULL: &str = "disk_full";
 
 /// What a request holds in memory: large enough to keep disks busy, small enough for hundreds of requests.
-const PIECE_BYTES: u64 = 128 << 10;
+const PIECE_BYTES: u64 = 256 << 10;
+/// Under a cap: all who share it wait for each other's pieces.
+const PIECE_BYTES_CAPPED: u64 = 64 << 10;
 
 /// A part of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,11 +108,15 @@ pub fn stream_blob(
     bandwidth: Vec<Bandwidth>,
 ) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static {
     let end = range.start.saturating_add(range.length);
+    let piece_bytes = match bandwidth.iter().any(Bandwidth::is_capped) {
+        true => PIECE_BYTES_CAPPED,
+        false => PIECE_BYTES,
+    };
     let bandwidth = Arc::new(bandwidth);
     stream::try_unfold((blob, range.start), move |(blob, offset)| {
         let bandwidth = bandwidth.clone();
         async move {
-            let length = end.saturating_sub(offset).min(PIECE_BYTES);
+            let length = end.saturating_sub(offset).min(piece_bytes);
             if length == 0 {
                 return Ok(None);
             }

@@ -31,8 +31,9 @@ use crate::serve::{ByteRange, CODE_CHUNK_MISMATCH, CODE_INCOMPLETE};
 
 /// Rounds of asking, sending and completing before something else must be wrong.
 const ROUNDS_MAX: u32 = 4;
-/// Movement is noticed in steps of this size.
+/// Movement is noticed in steps of this size, and of the other over a fast connection.
 const PIECE_BYTES: usize = 64 << 10;
+const PIECE_BYTES_MAX: usize = 256 << 10;
 /// How often movement is looked at.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -278,7 +279,19 @@ impl Sender {
         let stall_max = self.options.stall_max;
         let moved_bytes = Arc::new(AtomicU64::new(0));
         let failed = Arc::new(Mutex::new(None));
-        let body = self.body(chunk, part, moved_bytes.clone(), failed.clone());
+        // Only over a connection that has carried much: one that is cut after little must not be handed a
+        // burst, which would be lost with it.
+        let piece_bytes = match lane.is_fast() && !self.options.bandwidth.is_capped() {
+            true => PIECE_BYTES_MAX,
+            false => PIECE_BYTES,
+        };
+        let body = self.body(
+            chunk,
+            part,
+            piece_bytes,
+            moved_bytes.clone(),
+            failed.clone(),
+        );
         let request = lane
             .connection(part.length)?
             .put(&url)
@@ -326,6 +339,7 @@ impl Sender {
         &self,
         chunk: u32,
         part: ByteRange,
+        piece_bytes: usize,
         moved_bytes: Arc<AtomicU64>,
         failed: Arc<Mutex<Option<TransferError>>>,
     ) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send + use<> {
@@ -336,13 +350,19 @@ impl Sender {
             let (source, bandwidth) = (source.clone(), bandwidth.clone());
             let (moved_bytes, failed) = (moved_bytes.clone(), failed.clone());
             async move {
-                let count = (end - at).min(PIECE_BYTES as u64) as usize;
+                let count = (end - at).min(piece_bytes as u64) as usize;
                 if count == 0 {
                     return Ok(None);
                 }
                 bandwidth.pass(count).await;
+                let mut piece = vec![0; count];
+                // What was just written is in memory, and then another thread only costs time.
+                let is_large = piece_bytes == PIECE_BYTES_MAX;
+                if is_large && hansa_store::read_cached_at(&source.file, &mut piece, at) {
+                    moved_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                    return Ok(Some((Bytes::from(piece), at + count as u64)));
+                }
                 let read = blocking(move || {
-                    let mut piece = vec![0; count];
                     let read = source.file.read_exact_at(&mut piece, at);
                     read.map_err(TransferError::io("read", &source.path))?;
                     Ok(Bytes::from(piece))

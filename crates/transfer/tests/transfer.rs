@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use hansa_base::RetryPolicy;
 use hansa_store::Manifest;
 use hansa_transfer::{
     Client, Downloaded, Endpoint, Fingerprint, LaneLimits, Progress, Token, TransferError,
-    TransferOptions, Trust, Uploaded, download, upload,
+    TransferOptions, Trust, Uploaded, download, leave_spare, upload,
 };
 
 const CHUNKS: usize = 12;
@@ -151,6 +152,49 @@ async fn a_download_brings_every_chunk_once_and_a_second_one_nothing() {
         total
     );
     site.check_downloaded();
+}
+
+#[tokio::test]
+async fn an_old_file_is_written_over_and_what_is_left_of_it_after_a_cut_does_not_count() {
+    let server = TestServer::start(&content()).await;
+    let site = Site::new(&server).one_by_one();
+    let (old, partial) = (
+        site.dir.path().join("old"),
+        site.dir.path().join("model.partial"),
+    );
+    for length in [content().len() - 10, content().len() + 10] {
+        std::fs::write(&old, vec![7; length]).unwrap();
+        leave_spare(&old).unwrap();
+        // Two and a half chunks, then every connection breaks.
+        server.faults().sent_bytes_left = Some(5 * CHUNK / 2);
+        site.download(&server, 0).await.unwrap_err();
+        server.faults().sent_bytes_left = None;
+        assert_eq!(
+            std::fs::metadata(&partial).unwrap().len(),
+            content().len() as u64
+        );
+        let before = server.sent_bytes();
+        site.download(&server, 0).await.unwrap();
+        let expected = content().len() as u64 - 2 * CHUNK;
+        assert_eq!(server.sent_bytes() - before, expected);
+        site.check_downloaded();
+        std::fs::remove_file(site.dest()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_old_file_that_somebody_reads_stays_as_it_is() {
+    let server = TestServer::start(&content()).await;
+    let site = Site::new(&server);
+    let old = site.dir.path().join("old");
+    std::fs::write(&old, vec![7; content().len()]).unwrap();
+    let mut reader = std::fs::File::open(&old).unwrap();
+    leave_spare(&old).unwrap();
+    site.download(&server, 0).await.unwrap();
+    site.check_downloaded();
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    assert_eq!(read, vec![7; content().len()]);
 }
 
 #[tokio::test]
