@@ -66,8 +66,8 @@ pub(crate) fn ask(scene: &Scene) -> Ask {
     }
 }
 
-/// How long a run takes that begins with this snapshot and its usable shapes; `None` if longer than the horizon, or if something about
-/// it cannot be planned.
+/// How long a run takes that begins with this snapshot and its usable shapes; `None` if longer than the
+/// horizon, or if something about it cannot be planned.
 pub(crate) fn steered(
     scene: &Scene,
     queues: &[Queue],

@@ -280,11 +280,14 @@ impl Actor {
         let state = self.machine.state();
         drop_stale_uploads(&self.shell, state)?;
         self.prune(STATES_AT_REST)?;
-        let keep = self.shell.options.models_kept();
-        self.shell
-            .served
-            .set(&self.shell.store, &self.files, keep)?;
-        Ok(())
+        self.serve_models()
+    }
+
+    /// Lets replicas fetch the newest models, and no others.
+    fn serve_models(&self) -> Result<(), Error> {
+        let shell = &self.shell;
+        let keep = shell.options.models_kept();
+        Ok(shell.served.set(&shell.store, &self.files, keep)?)
     }
 
     /// Deletes what nothing needs; no merge is running.
@@ -414,10 +417,8 @@ impl Actor {
         if let Some(error) = turn.fatal {
             return Err(error);
         }
-        let keep = self.shell.options.models_kept();
         if turn.published {
-            let (store, files) = (&self.shell.store, &self.files);
-            self.shell.served.set(store, files, keep)?;
+            self.serve_models()?;
         }
         // Before there is time to tidy up: who waits can begin to fetch.
         if turn.news {

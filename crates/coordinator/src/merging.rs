@@ -80,8 +80,8 @@ fn outer_step(step: hansa_protocol::OuterStep) -> hansa_outer::OuterStep {
     }
 }
 
-/// So many generations keep master weights and momentum between merges: the current one, and in case a file of
-/// it is lost, the one before.
+/// So many generations keep master weights and momentum between merges: the current one, and in case a
+/// file of it is lost, the one before.
 pub(crate) const STATES_AT_REST: usize = 2;
 /// And while a merge writes: only the base. Its disk, and memory that caches it, need no third set of files.
 pub(crate) const STATES_WHILE_MERGING: usize = 1;

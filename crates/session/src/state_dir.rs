@@ -552,6 +552,7 @@ mod tests {
         state.keep_only_model(new).unwrap();
         let names = std::fs::read_dir(dir.path().join(MODELS)).unwrap();
         assert_eq!(names.count(), 2, "it, and one that is written over");
+        assert!(state.give_back_spare() && !state.give_back_spare());
         assert!(!state.model(old).unwrap().exists());
         assert_eq!(std::fs::read(state.model(new).unwrap()).unwrap(), b"new");
 

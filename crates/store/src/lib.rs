@@ -37,5 +37,6 @@ pub use manifest::{
     CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNKS_MAX, ChunkHasher, MANIFEST_VERSION, Manifest,
     ManifestError, ManifestJson, hash_bytes,
 };
+pub use spares::fits;
 pub use upload::{ChunkOutcome, ChunkWriter, Upload, UploadId};
 pub use watch::{Watch, WatchChunk};

@@ -52,11 +52,9 @@ impl Spares {
     /// Moves a file of about this length, with whatever lies in it, to `path`.
     pub fn take(&self, path: &Path, bytes: u64) -> Option<File> {
         let mut kept = self.lock();
-        // Heads differ by a few bytes from one generation to the next.
-        let fits = |spare: &Spare| spare.bytes.abs_diff(bytes) <= bytes / 64;
         // The newest is the likeliest to be in memory still.
         let found = kept.iter().enumerate().rev();
-        let found = found.filter(|(_, spare)| fits(spare));
+        let found = found.filter(|(_, spare)| fits(spare.bytes, bytes));
         let (index, file) = found
             .filter_map(|(index, spare)| Some((index, spare.claim()?)))
             .next()?;
@@ -90,6 +88,13 @@ impl Spare {
         let names = file.metadata().ok()?.nlink();
         (names == 1).then_some(file)
     }
+}
+
+/// Whether a file of `found` bytes is worth writing over for one of `wanted`: heads differ by a few bytes from one
+/// generation to the next.
+#[must_use]
+pub fn fits(found: u64, wanted: u64) -> bool {
+    found.abs_diff(wanted) <= wanted / 64
 }
 
 /// Keeps an open file from being written over for as long as it is open. `false` if it is not the one at

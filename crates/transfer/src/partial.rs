@@ -120,12 +120,12 @@ fn try_lock(dest: &Path, manifest: &Manifest) -> Result<Partial, TransferError> 
         Ok(()) | Err(TryLockError::WouldBlock) => return Err(TransferError::Busy(path)),
         Err(TryLockError::Error(error)) => {
             let own = with_suffix(dest, &format!(".partial-{}", std::process::id()));
-            let path = path.display();
-            tracing::warn!(%path, %error, "no locks here; bringing a copy of our own");
             if is_spare {
                 // Failing that, a new file is made.
-                let _ = std::fs::rename(with_suffix(dest, ".partial"), &own);
+                let _ = std::fs::rename(&path, &own);
             }
+            let path = path.display();
+            tracing::warn!(%path, %error, "no locks here; bringing a copy of our own");
             (open(&own)?, own)
         }
     };
@@ -138,10 +138,9 @@ fn try_lock(dest: &Path, manifest: &Manifest) -> Result<Partial, TransferError> 
             .map_err(TransferError::io("reserve space for", &path))?;
     }
     // What was never written, or for another file, need not be hashed.
-    let missing = match length {
-        _ if is_spare => (0..manifest.chunk_count()).collect(),
-        0 => (0..manifest.chunk_count()).collect(),
-        _ => manifest
+    let missing = match is_spare || length == 0 {
+        true => (0..manifest.chunk_count()).collect(),
+        false => manifest
             .missing_in(&file)
             .map_err(TransferError::io("read", &path))?,
     };

@@ -20,7 +20,6 @@ const NAME: &str = ".spare";
 /// # Errors
 /// If it can be neither renamed nor removed.
 pub fn leave_spare(path: &Path) -> std::io::Result<()> {
-    let is_missing = |error: &std::io::Error| error.kind() == ErrorKind::NotFound;
     let left = std::fs::symlink_metadata(path).and_then(|found| {
         match found.is_file() && found.nlink() == 1 {
             true => std::fs::rename(path, spare_beside(path)),
@@ -28,7 +27,7 @@ pub fn leave_spare(path: &Path) -> std::io::Result<()> {
         }
     });
     match left {
-        Err(error) if is_missing(&error) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         left => left,
     }
 }
@@ -65,9 +64,9 @@ fn is_free(path: &Path, bytes: u64) -> bool {
     let Ok(found) = file.metadata() else {
         return false;
     };
-    // Heads differ by a few bytes from one generation to the next.
-    let fits = found.len().abs_diff(bytes) <= bytes / 64;
-    fits && found.nlink() == 1 && hansa_store::is_nobody_elses(&file)
+    hansa_store::fits(found.len(), bytes)
+        && found.nlink() == 1
+        && hansa_store::is_nobody_elses(&file)
 }
 
 #[cfg(test)]
